@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(token_threads)
     block.q = work.q + keys, block.k = work.k + keys, block.decay = work.g + keys;
     block.beta = work.beta + row, block.v = work.v + values, block.o = work.o + values;
     block.state = state;
-    block.weight_on_key = false, block.operations = work.operations, block.casts = p.casts;
+    block.operations = work.operations, block.casts = p.casts;
   }
   kernels::each(p.K, columns, [&](std::size_t k, std::size_t v) {
     state[k * token_threads + v] = stored[k * work.value_stride + v];

@@ -54,7 +54,6 @@ std::vector<T> token_sum(const Reduction& reduction, bool is_fused, Terms<T> ter
                       o.data(),
                       terms.b.data(),
                       lanes,
-                      false,
                       {is_fused, Exponential::exact, Special::ieee, reduction},
                       {}});
   return o;

@@ -147,7 +147,8 @@ enum class Delta : std::uint8_t {
   fused,     ///< as wy; in the token forms, forwards, a write gate times v less the prediction is one fma
 };
 
-/// Where beta multiplies what a chunk writes. That of L is in its rows.
+/// Where beta multiplies what a chunk writes. That of L is in its rows. `naive` is the token form with beta
+/// on keys.
 enum class BetaPart : std::uint8_t {
   rows,       ///< the rows that the inverse multiplies
   rows_late,  ///< the same, where a row is k e^G once that is multiplied

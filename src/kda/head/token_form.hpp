@@ -1,5 +1,5 @@
-// What the token forms, naive and recurrent, share: the inputs of a block of tokens, and whether the fast
-// kernels can compute what is asked for.
+// What the token form takes: the inputs of a block of tokens, and whether the fast kernels can compute what
+// is asked for.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,14 @@ struct TokenArithmetic {
   Operations operations;
   CastPoints casts;
   StoredState stored;
+  /// S += (beta k) e^T, not k (beta e)^T. Gates have no beta, and betas of columns stay with these.
+  bool weighs_key;
 
   TokenArithmetic(const Problem& problem, const RunOptions& options)
       : operations(operations_of(options.arithmetic)),
         casts(cast_points(options.arithmetic, options.dtype, false, false)),
-        stored(options.arithmetic.stored) {
+        stored(options.arithmetic.stored),
+        weighs_key(operations.beta == BetaPart::keys && problem.dimensions().strength == Strength::head) {
     const Dimensions& d = problem.dimensions();
     const std::optional<tensor::Tensor>& initial = problem.initial_state;
     const numeric::DType state = initial ? initial->dtype() : numeric::DType::fp32;
@@ -57,10 +60,19 @@ struct TokenArithmetic {
 template <class T>
 struct TokenRows {
   T *q, *k, *decay, *beta;
-  T* read = nullptr;         ///< [count][stride], erase * k
+  T* read = nullptr;         ///< [count][stride], erase * k; of a key that beta is on, k without it
   T* column_beta = nullptr;  ///< [count][value_stride], in place of beta
   std::size_t value_stride = 0;
 };
+
+/// Beta goes onto the key, and errors are multiplied by 1, which rounds nothing.
+template <class T>
+void weigh_key(const TokenRows<T>& rows, std::size_t count, std::size_t stride) {
+  std::copy_n(rows.k, count * stride, rows.read);
+  for (std::size_t t = 0; t < count; ++t)
+    for (std::size_t k = t * stride; k < (t + 1) * stride; ++k) rows.k[k] = rows.beta[t] * rows.k[k];
+  std::fill_n(rows.beta, count, T(1));
+}
 
 /// What of these needs no gate.
 template <class T>
@@ -79,7 +91,8 @@ void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmeti
     reader.beta(s, head, begin, count, rows.beta);
     kernels<T>().round(arithmetic.casts.beta, rows.beta, count);
   }
-  if (rows.read != nullptr) reader.read_key(s, head, begin, count, rows.k, rows.read, stride);
+  if (rows.read != nullptr && !arithmetic.weighs_key)
+    reader.read_key(s, head, begin, count, rows.k, rows.read, stride);
 }
 /// `count` log decays to decays.
 template <class T>
@@ -94,6 +107,7 @@ void load_rows(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, c
                std::size_t head, std::size_t begin, std::size_t count, std::size_t stride, bool scales_query,
                const TokenRows<T>& rows) {
   load_operands(reader, arithmetic, s, head, begin, count, stride, scales_query, rows);
+  if (arithmetic.weighs_key) weigh_key(rows, count, stride);
   reader.log_decay(s, head, begin, count, rows.decay, stride);
   to_decays(arithmetic, rows.decay, count * stride);
 }
@@ -111,7 +125,7 @@ template <class T>
 struct TokenInputs {
   static constexpr std::size_t block_tokens = 64;
 
-  TokenInputs(std::size_t K, std::size_t v_stride, Strength strength)
+  TokenInputs(std::size_t K, std::size_t v_stride, Strength strength, bool weighs_key = false)
       : key_dim(K),
         value_stride(v_stride),
         q(block_tokens * K),
@@ -119,7 +133,7 @@ struct TokenInputs {
         decay(block_tokens * K),
         beta(block_tokens),
         v(block_tokens * v_stride),
-        own_read(strength == Strength::gates ? block_tokens * K : 0),
+        own_read(strength == Strength::gates || weighs_key ? block_tokens * K : 0),
         own_column_beta(strength == Strength::value ? block_tokens * v_stride : 0),
         own_write(strength == Strength::gates ? block_tokens * v_stride : 0) {}
 
@@ -134,15 +148,16 @@ struct TokenInputs {
   void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
                      std::size_t head, std::size_t begin, std::size_t count, std::size_t K,
                      std::size_t v_stride) {
-    kda::load_operands(reader, arithmetic, s, head, begin, count, K, !arithmetic.scales_output(),
-                       {q.data(), k.data(), decay.data(), beta.data(), read(), column_beta(), v_stride});
+    const TokenRows<T> rows{q.data(), k.data(), decay.data(), beta.data(), read(), column_beta(), v_stride};
+    kda::load_operands(reader, arithmetic, s, head, begin, count, K, !arithmetic.scales_output(), rows);
     fuses_write = arithmetic.fuses_write() && own_write.size() > 0;
     if (fuses_write)
       reader.value_and_write(s, head, begin, count, v.data(), own_write.data(), v_stride);
     else
       reader.value(s, head, begin, count, v.data(), v_stride);
-    for (tensor::Scratch<T>* const rows : {&q, &k, &beta, &v, &own_read, &own_column_beta, &own_write})
-      flush(arithmetic, *rows, count);
+    for (tensor::Scratch<T>* const own : {&q, &k, &beta, &v, &own_read, &own_column_beta, &own_write})
+      flush(arithmetic, *own, count);
+    if (arithmetic.weighs_key) weigh_key(rows, count, K);
   }
 
   /// Null where the problem has none.
@@ -188,7 +203,7 @@ class ColumnHalves {
         reader_(problem, of_upper(arithmetic.operations)),
         o_(in_turn_ > 0 ? TokenInputs<T>::block_tokens * v_stride : 0),
         state_(in_turn_ > 0 ? K_ * v_stride : 0) {
-    if (in_turn_ > 0) upper_.emplace(K_, v_stride, problem.dimensions().strength);
+    if (in_turn_ > 0) upper_.emplace(K_, v_stride, problem.dimensions().strength, arithmetic.weighs_key);
   }
 
   /// As TokenInputs::load().

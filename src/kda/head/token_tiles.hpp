@@ -42,9 +42,8 @@ void run_token_tiles(const TokenArithmetic& arithmetic, const TokenSpan<T>& in, 
                                                         column_beta});
     } else {
       kernel.token({in.count, K, kernel.tile_lanes, v_stride, in.q, in.k, in.decay, in.beta, in.v + lane,
-                    o + lane, state + lane * K, kernel.tile_lanes, false, arithmetic.operations,
-                    arithmetic.casts, scale, in.read, column_beta,
-                    in.write == nullptr ? nullptr : in.write + lane});
+                    o + lane, state + lane * K, kernel.tile_lanes, arithmetic.operations, arithmetic.casts,
+                    scale, in.read, column_beta, in.write == nullptr ? nullptr : in.write + lane});
     }
   }
 }

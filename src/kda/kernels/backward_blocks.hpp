@@ -63,36 +63,6 @@ struct TokenBackwardKernels {
   void (*row_gradients)(const RowsBlock<T>&);
 };
 
-/// A block of tokens of one head for `naive`, whose matrices are [key_dim][value_stride].
-template <class T>
-struct NaiveBackwardBlock {
-  std::size_t tokens, key_dim, value_dim, key_stride, value_stride;
-  const T *q, *k, *decay;  ///< [tokens][key_stride]: scaled query, key, exp(g)
-  const T* beta;           ///< [tokens]
-  const T* rows;           ///< [tokens][value_stride]: forwards v, backwards do
-  T* states;               ///< [1 + tokens] matrices: the state entering the block, then that of each token
-  T* errors;               ///< [tokens][value_stride] e_t = v_t - P_t^T k_t, written forwards
-  T* gradient;             ///< D, in: leaving the block, out: entering it
-  T *dq, *dk, *dg;         ///< [tokens][key_stride]: S_t do_t; of the key; of the log decay
-  T* dv;                   ///< [tokens][value_stride]
-  T* dbeta;                ///< [tokens]
-  T* decayed;              ///< one matrix, for P_t
-  T* scratch;              ///< 2 key_stride + value_stride elements
-  Operations operations;
-  CastPoints casts;  ///< prediction and carry
-  const T *read = nullptr,
-          *column_beta = nullptr;  ///< as in ColumnsBlock; dbeta then is [tokens][value_stride]
-  T* dread = nullptr;              ///< as in RowsBlock
-
-  const T* read_key() const { return read != nullptr ? read : k; }
-};
-
-template <class T>
-struct NaiveBackwardKernels {
-  void (*replay)(const NaiveBackwardBlock<T>&);     ///< forwards: states and errors
-  void (*gradients)(const NaiveBackwardBlock<T>&);  ///< backwards: the rest
-};
-
 /// a . b, row by row.
 template <class T>
 struct RowDotsBlock {

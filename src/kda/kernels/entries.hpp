@@ -49,8 +49,6 @@ void scan(const ScanBlock<T>& block);
 void tensor_core_block(const TensorCoreBlock& block);
 
 // token/tokens.cpp
-template <class T, bool is_fused>
-void naive_block(const NaiveBlock<T>& block);
 template <class T, int W, bool is_fused>
 void recurrent_tile(const RecurrentBlock<T>& block);
 template <class T, int W, bool is_fused>
@@ -69,10 +67,6 @@ template <class T, std::size_t lanes>
 void column_gradients_block(const ColumnsBlock<T>& block);
 template <class T, std::size_t lanes>
 void row_gradients_block(const RowsBlock<T>& block);
-template <class T>
-void naive_replay(const NaiveBackwardBlock<T>& block);
-template <class T>
-void naive_gradients(const NaiveBackwardBlock<T>& block);
 
 // token/stored_state.cpp
 void store_state(const StoredStateBlock& block);

@@ -55,7 +55,6 @@ constexpr Kernels<T> kernels_for() {
           cumulate<T>,
           scan<T>,
           token_block<T>,
-          {naive_block<T, false>, naive_block<T, true>},
           {recurrent_tile<T, tile_width<T>, false>, recurrent_tile<T, tile_width<T>, true>},
           {chunk_forward<T, false>, chunk_forward<T, true>},
           {chunk_backward<T, false>, chunk_backward<T, true>},
@@ -65,7 +64,6 @@ constexpr Kernels<T> kernels_for() {
           {token_backward_kernels<T, false>, token_backward_kernels<T, true>},
           {replay_block<T, tile_lanes<T>>, column_gradients_block<T, tile_lanes<T>>,
            row_gradients_block<T, tile_lanes<T>>},
-          {naive_replay<T>, naive_gradients<T>},
           row_dots<T>,
           normalise_gradient<T>,
           gate_gradient<T>};

@@ -72,19 +72,7 @@ struct RecurrentBlock {
   constexpr const T* read_key() const { return read != nullptr ? read : k; }
 };
 
-template <class T>
-struct NaiveBlock {
-  std::size_t tokens, key_dim, value_dim, value_stride;
-  const T *q, *k, *decay, *beta, *v;  ///< as in RecurrentBlock
-  T* o;
-  T* state;                                         ///< [key_dim][value_stride]
-  T* scratch;                                       ///< [value_dim]
-  const T *read = nullptr, *column_beta = nullptr;  ///< as in RecurrentBlock
-
-  constexpr const T* read_key() const { return read != nullptr ? read : k; }
-};
-
-/// Either token form in any arithmetic: one operation after the other over 16 columns at a time.
+/// The recurrence in any arithmetic: one operation after the other over 16 columns at a time.
 template <class T>
 struct TokenBlock {
   std::size_t tokens, key_dim, columns, value_stride;  ///< columns: a multiple of 16
@@ -92,11 +80,10 @@ struct TokenBlock {
   T* o;
   T* state;  ///< [key_dim][state_stride]
   std::size_t state_stride;
-  bool weight_on_key;  ///< S += (beta k) e^T, as `naive` has it; else S += k (beta e)^T
   Operations operations;
   CastPoints casts;                                 ///< prediction and carry
   T scale = 1;                                      ///< of ScaledPart::output; else it is in q
-  const T *read = nullptr, *column_beta = nullptr;  ///< as in RecurrentBlock; without weight_on_key
+  const T *read = nullptr, *column_beta = nullptr;  ///< as in RecurrentBlock
   /// [tokens][value_stride], what v is multiplied by as the prediction is subtracted; null: v has it.
   const T* write = nullptr;
 
@@ -284,8 +271,7 @@ struct Kernels {
   void (*cumulate)(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride);
   void (*scan)(const ScanBlock<T>&);
   void (*token)(const TokenBlock<T>&);
-  void (*naive[2])(const NaiveBlock<T>&);          ///< by Contraction; sequential sums, nothing rounded
-  void (*recurrent[2])(const RecurrentBlock<T>&);  ///< by Contraction
+  void (*recurrent[2])(const RecurrentBlock<T>&);  ///< by Contraction; sequential sums, nothing rounded
   void (*chunk[2])(const ChunkBlock<T>&);          ///< by Contraction
   void (*chunk_backward[2])(const ChunkBlock<T>&, const ChunkBackwardBlock<T>&);  ///< by Contraction
   /// A chunk's part of the map of a run of tokens; by Contraction.
@@ -295,7 +281,6 @@ struct Kernels {
   void (*map_product[2])(const MapProduct<T>&);  ///< by Contraction
   TokenBackwardKernels<T> token_backward[2];     ///< by Contraction; sequential sums, nothing rounded
   TokenBackwardKernels<T> any_token_backward;    ///< in any arithmetic
-  NaiveBackwardKernels<T> naive_backward;        ///< in any arithmetic
   void (*row_dots)(const RowDotsBlock<T>&);
   void (*normalise_gradient)(const NormGradientBlock<T>&);
   void (*gate_gradient)(const GateGradientBlock<T>&);

@@ -52,7 +52,7 @@ class Run {
   void run(Piece<T> piece) {
     const Sequence& s = piece.sequence;
     if (piece.state == nullptr) load_state(piece);
-    TokenInputs<T> in(d_.K, v_stride_, d_.strength);
+    TokenInputs<T> in(d_.K, v_stride_, d_.strength, arithmetic_.weighs_key);
     ColumnHalves<T> halves(problem_, arithmetic_, v_stride_);
     tensor::Scratch<T> o(tokens_at_once * v_stride_);
     StateStore<T> store(arithmetic_.stored, d_, piece.head, lanes_);

@@ -40,7 +40,7 @@ class HeadBackward {
         kernels_(arithmetic.is_plain() ? kernels<T>().token_backward[arithmetic.operations.is_fused]
                                        : kernels<T>().any_token_backward),
         team_(team),
-        n_(problem, longest),
+        n_(problem, longest, arithmetic),
         lanes_(kernels<T>().tile_lanes),
         checkpoints_(n_.blocks * n_.state()),
         errors_(n_.value_rows()),
@@ -56,7 +56,7 @@ class HeadBackward {
 
   void run(const Sequence& sequence, std::size_t query_head, HeadGradients<T>& gradients) {
     s_ = sequence;
-    n_ = BackwardSizes(problem_, sequence);
+    n_ = BackwardSizes(problem_, sequence, arithmetic_);
     for (std::size_t member = 0; member < n_.group; ++member) {
       head_ = query_head * n_.group + member;
       begin_with_initial_state();
@@ -228,8 +228,8 @@ class HeadBackward {
     T *const r = value_rows(span_.r, block), *const dv = value_rows(span_.y, block);
     const std::size_t count = block.count * n_.k_stride;
     T *dq = key_rows(span_.dq, block), *dk = key_rows(span_.dk, block);
-    if (n_.has_gates()) {
-      tensor::Scratch<T> key(count);
+    tensor::Scratch<T> key(n_.has_read ? count : 0);
+    if (n_.has_read) {
       reader_.key(s_, head_, block.begin, block.count, NormForm::division, arithmetic_.casts.normalised,
                   key.data(), n_.k_stride);
       gradients.gates(s_, head_, block.begin, block.count, key.data(), dk, key_rows(span_.dread, block),
@@ -242,8 +242,11 @@ class HeadBackward {
       gradients.beta(s_, head_, block.begin, block.count, r, n_.v_stride);
     } else {
       T dbeta[backward_block_tokens];
-      kernels<T>().row_dots(
-          {block.count, n_.V, n_.v_stride, r, errors_of(block), dbeta, arithmetic_.operations});
+      if (arithmetic_.weighs_key)
+        through_weighed_key(block, key.data(), dk, dbeta);
+      else
+        kernels<T>().row_dots(
+            {block.count, n_.V, n_.v_stride, r, errors_of(block), dbeta, arithmetic_.operations});
       gradients.beta(s_, head_, block.begin, block.count, dbeta, 1);
     }
     const T scale = reader_.scale();
@@ -256,6 +259,18 @@ class HeadBackward {
     if (member + 1 < n_.group) return;
     gradients.query(s_, query_head, block.begin, block.count, dq, n_.k_stride);
     gradients.key(s_, query_head, block.begin, block.count, dk, n_.k_stride);
+  }
+
+  /// From the gradient of beta k to those of beta and, with that of what predictions read along, k.
+  void through_weighed_key(const Block& block, const T* key, T* dk, T* dbeta) {
+    kernels<T>().row_dots({block.count, n_.K, n_.k_stride, key, dk, dbeta, arithmetic_.operations});
+    T beta[backward_block_tokens];
+    reader_.beta(s_, head_, block.begin, block.count, beta);
+    kernels<T>().round(arithmetic_.casts.beta, beta, block.count);
+    const T* const dread = key_rows(span_.dread, block);
+    for (std::size_t t = 0; t < block.count; ++t)
+      for (std::size_t k = t * n_.k_stride; k < (t + 1) * n_.k_stride; ++k)
+        dk[k] = beta[t] * dk[k] + dread[k];
   }
 
   void hand_out_state(HeadGradients<T>& gradients) {
@@ -291,7 +306,7 @@ GradientTensors recurrent_gradients_in(const Problem& problem, const RunOptions&
   const int workers_wanted = std::min(options.threads, static_cast<int>(jobs.size()));
   const std::size_t lanes = kernels<T>().tile_lanes;
   const Team team = team_for(problem, jobs.front().sequence, jobs.size(), options.threads, lanes);
-  const BackwardSizes longest(problem, jobs.front().sequence);
+  const BackwardSizes longest(problem, jobs.front().sequence, arithmetic);
   const double bytes =
       static_cast<double>(sizeof(T)) * workers_wanted * static_cast<double>(longest.total(lanes, team));
   refuse_memory(fmt::format("{} tokens backwards take", longest.tokens), bytes,

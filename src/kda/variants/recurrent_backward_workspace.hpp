@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kda/head/token_form.hpp"
 #include "kda/kernels/elements/gradient_rules.hpp"
 #include "kda/kernels/table.hpp"
 #include "kda/problem/problem.hpp"
@@ -37,8 +38,9 @@ inline Team team_for(const Problem& problem, const Sequence& longest, std::size_
 struct BackwardSizes {
   std::size_t K, V, k_stride, v_stride, tokens, blocks, group;
   Strength strength;
+  bool has_read;  ///< predictions read along something else than what is written along
 
-  BackwardSizes(const Problem& problem, const Sequence& s)
+  BackwardSizes(const Problem& problem, const Sequence& s, const TokenArithmetic& arithmetic)
       : K(problem.dimensions().K),
         V(problem.dimensions().V),
         k_stride(padded(K)),
@@ -46,9 +48,9 @@ struct BackwardSizes {
         tokens(s.length()),
         blocks((tokens + backward_block_tokens - 1) / backward_block_tokens),
         group(problem.heads_per_group()),
-        strength(problem.dimensions().strength) {}
+        strength(problem.dimensions().strength),
+        has_read(strength == Strength::gates || arithmetic.weighs_key) {}
 
-  bool has_gates() const { return strength == Strength::gates; }
   bool has_column_betas() const { return strength == Strength::value; }
 
   std::size_t state() const { return K * v_stride; }
@@ -59,11 +61,11 @@ struct BackwardSizes {
     return std::min(blocks, team.span_blocks()) * backward_block_tokens;
   }
   std::size_t span(const Team& team) const {
-    return span_tokens(team) * ((3 + has_gates()) * k_stride + 2 * v_stride);
+    return span_tokens(team) * ((3 + has_read) * k_stride + 2 * v_stride);
   }
   /// Of each thread: the rows of a block, a tile of the state, and its history over a block.
   std::size_t thread(std::size_t lanes) const {
-    return backward_block_tokens * ((3 + has_gates()) * k_stride + (2 + has_column_betas()) * v_stride + 1) +
+    return backward_block_tokens * ((3 + has_read) * k_stride + (2 + has_column_betas()) * v_stride + 1) +
            lanes * (V + backward_block_tokens * (V + 1));
   }
   /// What grows with the tokens (docs/kda.md, "Memory"): checkpoints, errors, and sums of dq and dk over the
@@ -81,12 +83,12 @@ struct SpanRows {
     const std::size_t tokens = n.span_tokens(team);
     for (T** const rows : {&dq, &dk, &dg}) *rows = arena.take(tokens * n.k_stride);
     for (T** const rows : {&r, &y}) *rows = arena.take(tokens * n.v_stride);
-    if (n.has_gates()) dread = arena.take(tokens * n.k_stride);
+    if (n.has_read) dread = arena.take(tokens * n.k_stride);
   }
   tensor::Arena<T> arena;
   T *dq, *dk, *dg;     ///< [tokens][k_stride]
   T *r, *y;            ///< [tokens][v_stride] gradients of the predictions, and beta times them
-  T* dread = nullptr;  ///< [tokens][k_stride] of erase * k; null: dk has both
+  T* dread = nullptr;  ///< [tokens][k_stride] of what predictions read along; null: dk has both
 };
 
 /// What one thread has at hand of the block it is at.
@@ -97,7 +99,7 @@ struct BlockRows {
     for (T** const rows : {&q, &k, &decay}) *rows = arena.take(tokens * n.k_stride);
     for (T** const rows : {&d_o, &write}) *rows = arena.take(tokens * n.v_stride);
     beta = arena.take(tokens);
-    if (n.has_gates()) read = arena.take(tokens * n.k_stride);
+    if (n.has_read) read = arena.take(tokens * n.k_stride);
     if (n.has_column_betas()) column_beta = arena.take(tokens * n.v_stride);
     state = arena.take(lanes * n.V);
     history = arena.take(tokens * lanes * (n.V + 1));
@@ -106,7 +108,7 @@ struct BlockRows {
   T *q, *k, *decay;          ///< [tokens][k_stride]
   T *d_o, *write;            ///< [tokens][v_stride] do, or v on the way forwards; beta e
   T* beta;                   ///< [tokens]
-  T* read = nullptr;         ///< [tokens][k_stride] erase * k, or null
+  T* read = nullptr;         ///< [tokens][k_stride] as in TokenRows, or null
   T* column_beta = nullptr;  ///< [tokens][v_stride] in place of beta, or null
   T *state, *history;        ///< [V][lanes] of a tile of keys; tokens * (V + 1) * lanes elements
 };

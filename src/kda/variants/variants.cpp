@@ -43,6 +43,16 @@ Arithmetic naive_arithmetic(const Outline&, numeric::DType) {
   return arithmetic;
 }
 
+/// The recurrence, with beta on the key.
+Answer run_naive(const Problem& problem, RunOptions options) {
+  options.arithmetic.beta = BetaPart::keys;
+  return run_recurrent(problem, options);
+}
+GradientTensors run_naive_backward(const Problem& problem, RunOptions options) {
+  options.arithmetic.beta = BetaPart::keys;
+  return run_recurrent_backward(problem, options);
+}
+
 Arithmetic recurrent_arithmetic(const Outline&, numeric::DType) { return {}; }
 
 /// The forms FLA picks: anchored diagonal blocks with safe_gate, pairwise ones without; the blocked inverse

@@ -62,10 +62,8 @@ numeric::ComputeFormat compute_format(const Variant& variant, numeric::DType dty
 Tensors run_pass(Pass pass, const Variant& variant, const Problem& problem, const RunOptions& options);
 
 // The run functions.
-Answer run_naive(const Problem& problem, const RunOptions& options);
 Answer run_recurrent(const Problem& problem, const RunOptions& options);
 Answer run_chunk(const Problem& problem, const RunOptions& options);
-GradientTensors run_naive_backward(const Problem& problem, const RunOptions& options);
 GradientTensors run_recurrent_backward(const Problem& problem, const RunOptions& options);
 GradientTensors run_chunk_backward(const Problem& problem, const RunOptions& options);
 

@@ -148,7 +148,7 @@ std::vector<T> tokens_on(const KernelTable& table, const Arithmetic& arithmetic,
   kernel.cumulate(operations.reduction, decay.data(), tokens, K);
   kernel.exponential(operations.exponential, decay.data(), decay.data(), decay.size());
   kernel.token({tokens, K, lanes, lanes, q.data(), k.data(), decay.data(), beta.data(), v.data(), o.data(),
-                state.data(), lanes, true, operations, cast_points(arithmetic, dtype, true, false)});
+                state.data(), lanes, operations, cast_points(arithmetic, dtype, true, false)});
   for (const auto* const part : {&state, &k, &decay}) o.insert(o.end(), part->begin(), part->end());
   return o;
 }
@@ -283,7 +283,6 @@ TEMPLATE_TEST_CASE("in ideal arithmetic one token costs one rounding an operatio
                       o.data(),
                       state.data(),
                       lanes,
-                      false,
                       operations_of(ideal_arithmetic()),
                       {}});
   for (std::size_t lane = 0; lane < lanes; ++lane) {

@@ -67,59 +67,55 @@ TEST_CASE("every instruction set gives the same bits: the recurrence backwards",
   }
 }
 
-TEMPLATE_TEST_CASE("every instruction set gives the same bits: naive backwards", "[gradients]", float,
+TEMPLATE_TEST_CASE("every instruction set gives the same bits: token forms backwards", "[gradients]", float,
                    double) {
   using T = TestType;
-  constexpr std::size_t tokens = 5, K = 12, V = 20, k_stride = 32, v_stride = 32, matrix = K * v_stride;
-  for (const auto kind : {kda::ReductionKind::sequential, kda::ReductionKind::pairwise}) {
+  constexpr std::size_t tokens = 5, K = 12, V = 20, stride = 32, count = tokens * stride;
+  for (const int which : {0, 1, 2}) {  // by Contraction, then in any arithmetic
     const auto gradients = [&](const kda::KernelTable& table) {
+      const kda::Kernels<T>& all = test::kernels_of<T>(table);
+      const auto& kernels = which < 2 ? all.token_backward[which] : all.any_token_backward;
+      const std::size_t lanes = all.tile_lanes;
       test::Random random(4);
-      const auto numbers = [&](std::size_t count, double from, double to) {
-        return test::numbers<T>(random, count, from, to);
-      };
-      std::vector<T> q = numbers(tokens * k_stride, -1, 1), k = numbers(tokens * k_stride, -0.3, 0.3),
-                     decay = numbers(tokens * k_stride, 0.5, 1), beta = numbers(tokens, 0, 1),
-                     rows = numbers(tokens * v_stride, -1, 1), states = numbers((1 + tokens) * matrix, -1, 1),
-                     gradient = numbers(matrix, -1, 1), errors(tokens * v_stride), dq(tokens * k_stride),
-                     dk(tokens * k_stride), dg(tokens * k_stride), dv(tokens * v_stride), dbeta(tokens),
-                     decayed(matrix), scratch(2 * k_stride);
+      const std::vector<T> x = test::numbers<T>(random, count, -0.3, 0.3);
+      std::vector<T> sums(5 * count);
+      const T* const in = x.data();
+      T* const out = sums.data();
       kda::Operations operations;
-      operations.reduction.kind = kind;
-      const kda::NaiveBackwardBlock<T> block{tokens,
-                                             K,
-                                             V,
-                                             k_stride,
-                                             v_stride,
-                                             q.data(),
-                                             k.data(),
-                                             decay.data(),
-                                             beta.data(),
-                                             rows.data(),
-                                             states.data(),
-                                             errors.data(),
-                                             gradient.data(),
-                                             dq.data(),
-                                             dk.data(),
-                                             dg.data(),
-                                             dv.data(),
-                                             dbeta.data(),
-                                             decayed.data(),
-                                             scratch.data(),
-                                             operations,
-                                             {}};
-      const kda::NaiveBackwardKernels<T>& kernels = test::kernels_of<T>(table).naive_backward;
-      kernels.replay(block);
-      kernels.gradients(block);
-      std::vector<T> all;
-      for (const std::vector<T>& part : {errors, dq, dk, dg, dv, dbeta, gradient})
-        all.insert(all.end(), part.begin(), part.end());
-      return all;
+      operations.reduction.kind = kda::ReductionKind::pairwise;
+      for (std::size_t lane = 0; lane < stride; lane += lanes) {
+        std::vector<T> state(V * lanes, T(0.5)), gradient = state, history(tokens * lanes * (V + 1));
+        const auto columns = [&](T* to) {
+          return kda::ColumnsBlock<T>{tokens, K,         stride, stride,       in,         in, in,
+                                      in,     in + lane, to,     state.data(), operations, {}};
+        };
+        kernels.replay(columns(out + lane));
+        kernels.column_gradients(columns(out + count + lane));
+        kernels.row_gradients({tokens,
+                               V,
+                               stride,
+                               stride,
+                               in + lane,
+                               in + lane,
+                               in + lane,
+                               in,
+                               in,
+                               in,
+                               out + 2 * count + lane,
+                               out + 3 * count + lane,
+                               out + 4 * count + lane,
+                               state.data(),
+                               gradient.data(),
+                               history.data(),
+                               operations,
+                               {}});
+      }
+      return sums;
     };
     const kda::KernelTables tables = kda::kernel_tables();
-    const std::vector<T> first = gradients(*tables.table[0]);
     for (int i = 1; i < tables.count; ++i) {
       INFO(tables.table[i]->instruction_set);
-      CHECK(test::same_bits(gradients(*tables.table[i]), first));
+      CHECK(test::same_bits(gradients(*tables.table[i]), gradients(*tables.table[0])));
     }
   }
 }

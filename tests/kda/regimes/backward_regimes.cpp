@@ -190,8 +190,8 @@ TEST_CASE("naive's gradients are those of the oracle in fp64, whatever the regim
         built(name + (name == "split_invariance" ? ":T=70,cut=5" : ":T=70") + ",dtype=fp64,loss=1");
     const kda::GradientTruths truths =
         kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
-    const GradientTensors got =
-        kda::run_naive_backward(problem, test::default_options(problem, "naive", DType::fp64));
+    const GradientTensors got = kda::variant_named("naive").run_backward(
+        problem, test::default_options(problem, "naive", DType::fp64));
     for (std::size_t g = 0; g < kda::gradient_count; ++g) {
       if (got[g].empty()) continue;
       CAPTURE(name, got[g].name());

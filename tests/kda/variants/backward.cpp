@@ -132,8 +132,8 @@ TEST_CASE("naive's gradients are those of the oracle in fp64 whatever the shape 
   specs.emplace_back().T = 1;
   for (const ProblemSpec& spec : specs) {
     const kda::Problem problem = test::with_loss(test::make_problem(spec));
-    const kda::GradientTensors got =
-        kda::run_naive_backward(problem, test::default_options(problem, "naive", DType::fp64));
+    const kda::GradientTensors got = kda::variant_named("naive").run_backward(
+        problem, test::default_options(problem, "naive", DType::fp64));
     const kda::GradientTruths truths =
         kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
     for (std::size_t g = 0; g < kda::gradient_count; ++g) {
@@ -169,7 +169,7 @@ TEST_CASE("naive adds up its gradients in the order that is asked for", "[backwa
     kda::RunOptions options = test::default_options(problem, "naive", DType::fp32);
     const auto gradients = [&](const char* const word) {
       kda::set_axis(options.arithmetic, word);
-      return kda::run_naive_backward(problem, options);
+      return kda::variant_named("naive").run_backward(problem, options);
     };
     const kda::GradientTensors running = gradients("reduction=sequential");
     CHECK(test::differing(running, gradients("reduction=blocks:1024")) ==

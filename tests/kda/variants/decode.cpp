@@ -336,7 +336,6 @@ TEST_CASE(
                           o.data(),
                           state.data(),
                           columns,
-                          false,
                           operations,
                           {}});
   for (std::size_t column = 0; column < columns; ++column) {

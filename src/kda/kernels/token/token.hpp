@@ -1,4 +1,4 @@
-// The token forms, naive and recurrent, in any arithmetic: any order of sums, roundings of the prediction and
+// The recurrence in any arithmetic: any order of sums, roundings of the prediction and
 // of the carried state. A pack of columns of the state at a time, one operation after the other.
 #pragma once
 
@@ -109,7 +109,7 @@ struct TokenColumns {
   KDA_CHECK_THREAD Pack weighted_sum(const T* weights) const {
     return sum(WeightedRows<T>{weights, 1, state(), block.state_stride});
   }
-  /// e_t = v_t - P_t^T k_t, with beta if that is not on the key.
+  /// beta_t e_t, e_t = v_t - P_t^T k_t
   KDA_CHECK_THREAD Pack write(const Pack& prediction) const {
     const std::size_t at = t * block.value_stride + column;
     const Pack value = Pack::load(block.v + at);
@@ -122,7 +122,7 @@ struct TokenColumns {
                                      : fma(Pack::load(block.write + at), value, predicted * T(-1)));
 #endif
     if (block.column_beta != nullptr) return flush(error * Pack::load(block.column_beta + at));
-    return block.weight_on_key ? error : flush(error * block.beta[t]);
+    return flush(error * block.beta[t]);
   }
 
   KDA_CHECK_THREAD void update_decayed() const {
@@ -131,13 +131,11 @@ struct TokenColumns {
       return flush(row * factor);  // P_t = diag(e^g_t) S_t-1
     });
     const Pack w = write(weighted_sum(read()));  // P_t^T k_t
-    const bool is_fused = block.operations.is_fused, weight_on_key = block.weight_on_key;
+    const bool is_fused = block.operations.is_fused;
     const Rounding carry = block.casts.carry;
-    const T beta = block.beta[t];
-    // S_t = P_t + beta_t k_t e_t^T
+    // S_t = P_t + k_t (beta_t e_t)^T
     change_rows(state(), stride, rows, key(), [&](T channel, const Pack& row) KDA_CHECK_BODY {
-      const Pack weight = Pack::broadcast(weight_on_key ? beta * channel : channel);
-      return rounded_pack<T>(carry, flush(multiply_add_pack(is_fused, weight, w, row)));
+      return rounded_pack<T>(carry, flush(multiply_add_pack(is_fused, Pack::broadcast(channel), w, row)));
     });
   }
 #ifndef __CUDACC__
@@ -149,13 +147,12 @@ struct TokenColumns {
       change(k, Pack::load(row)).store(row);
     }
   }
-  /// The same as update_decayed, but S_t = diag(e^g_t) S_t-1 + (beta_t k_t e_t^T), whose product is rounded.
+  /// The same as update_decayed, but S_t = diag(e^g_t) S_t-1 + k_t (beta_t e_t)^T, whose product is rounded.
   KDA_CHECK_INLINE void update_and_decay() const {
     const Pack w =
         write(sum(DecayedRows<T>{read(), decay(), state(), block.state_stride, block.operations.subnormals}));
     change([&](std::size_t k, const Pack& row) KDA_CHECK_BODY {
-      const T weight = block.weight_on_key ? block.beta[t] * key()[k] : key()[k];
-      const Pack product = flush(Pack::broadcast(weight) * w);
+      const Pack product = flush(Pack::broadcast(key()[k]) * w);
       return rounded_pack<T>(
           block.casts.carry,
           flush(multiply_add_pack(block.operations.is_fused, Pack::broadcast(decay()[k]), row, product)));

@@ -1,4 +1,4 @@
-// The token form backwards in any arithmetic: any order of sums, roundings of the predictions and of what is
+// The recurrence backwards in any arithmetic: any order of sums, roundings of the predictions and of what is
 // carried. A pack of columns of a tile at a time, one operation after the other; a tile has a whole number of
 // packs.
 #pragma once
@@ -24,6 +24,16 @@ KDA_CHECK_THREAD Sixteen<T> strengths_of(const ColumnsBlock<T>& block, std::size
 #else
   return block.template strengths<Sixteen<T> >(t, at);
 #endif
+}
+
+/// Sums over K of the gradient of the state; with beta on the key in the order of predictions, which on a GPU
+/// it never is.
+template <class T>
+KDA_CHECK_THREAD SumOrder sums_of_gradients(const ColumnsBlock<T>& block) {
+#ifndef __CUDACC__
+  if (block.operations.beta == BetaPart::keys) return sums_of_columns(block.operations);
+#endif
+  return sums_of_rows(block.operations);
 }
 
 /// sum_i weights_i rows_i over rows of `stride` elements.
@@ -61,7 +71,7 @@ KDA_CHECK_THREAD void column_gradients_columns(const ColumnsBlock<T>& block, std
   using Pack = Sixteen<T>;
   const bool is_fused = block.operations.is_fused;
   const Rounding carry = block.casts.carry;
-  const SumOrder order = sums_of_rows(block.operations);
+  const SumOrder order = sums_of_gradients(block);
   T* const gradient = block.state + column;
   for (std::size_t t = block.tokens; t-- > 0;) {
     const std::size_t row = t * block.key_stride, at = t * block.value_stride + column;

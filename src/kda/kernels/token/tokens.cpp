@@ -1,15 +1,10 @@
-// The token forms: sums in order, nothing rounded on the way.
+// The recurrence: sums in order, nothing rounded on the way.
 #include "kda/kernels/entries.hpp"
-#include "kda/kernels/token/naive.hpp"
 #include "kda/kernels/token/recurrent.hpp"
 #include "kda/kernels/token/recurrent_backward.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
-template void naive_block<float, false>(const NaiveBlock<float>&);
-template void naive_block<float, true>(const NaiveBlock<float>&);
-template void naive_block<double, false>(const NaiveBlock<double>&);
-template void naive_block<double, true>(const NaiveBlock<double>&);
 template void recurrent_tile<float, tile_width<float>, false>(const RecurrentBlock<float>&);
 template void recurrent_tile<float, tile_width<float>, true>(const RecurrentBlock<float>&);
 template void recurrent_tile<double, tile_width<double>, false>(const RecurrentBlock<double>&);
