@@ -21,11 +21,8 @@ void through_norm(const double* x, const double* y, const double* dy, std::size_
   const double reciprocal = RowNorm::of(x, K).reciprocal().hi;
   double along = 0;
   for (std::size_t k = 0; k < K; ++k) along += dy[k] * y[k];
-  for (std::size_t k = 0; k < K; ++k) dx[k] = (dy[k] - along * y[k]) * reciprocal;
+  for (std::size_t k = 0; k < K; ++k) dx[k] = through_l2_norm(dy[k], y[k], along, reciprocal);
 }
-
-/// x times a slope that may be beyond the range of fp64: nothing times it is nothing.
-double times_slope(double x, double slope) { return x == 0 && std::isinf(slope) ? 0.0 : x * slope; }
 
 /// What the kernel `gate_gradient` computes, with slopes that no amplitude drives out of the range on their
 /// way.
@@ -39,9 +36,9 @@ void through_gate(const GateGradientBlock<double>& block, double A_log) {
       double& gradient = block.gradient[at];
       const double by_amplitude =
           block.lower_bounded ? gate.bounded_amplitude_slope(y, block.lower_bound).hi : block.g[at];
-      amplitude_sum += times_slope(gradient, by_amplitude);
-      gradient = times_slope(gradient, block.lower_bounded ? gate.bounded_slope(y, block.lower_bound).hi
-                                                           : gate.softplus_slope(y).hi);
+      amplitude_sum += through_slope(gradient, by_amplitude);
+      gradient = through_slope(gradient, block.lower_bounded ? gate.bounded_slope(y, block.lower_bound).hi
+                                                             : gate.softplus_slope(y).hi);
     }
     block.amplitude_sums[t] = amplitude_sum;
   }
