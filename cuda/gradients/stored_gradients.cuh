@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cuda/problem/gates.cuh"
-#include "kda/kernels/elements/gradient_rules.hpp"
 
 namespace kda_check::cuda {
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/problem/problem.cuh"
+#include "kda/kernels/elements/gradient_rules.hpp"
 
 namespace kda_check::cuda {
 
@@ -25,10 +26,6 @@ __device__ T gate_amplitude(const DeviceProblem& p, int head) {
   return gate_amplitude<T>(p, head, FastExponential{p.exponential});
 }
 
-/// From here on log1p(exp(y)) rounds to y.
-template <class T>
-constexpr T softplus_threshold = sizeof(T) == sizeof(float) ? T(20) : T(40);
-
 /// The natural log of the decay of channel k, from the stored gate.
 template <class T, class Exp>
 __device__ T log_decay(const DeviceProblem& p, T gate, int head, int k, T amplitude, const Exp& exp_of) {
@@ -36,8 +33,8 @@ __device__ T log_decay(const DeviceProblem& p, T gate, int head, int k, T amplit
   T y = gate;
   if (p.dt_bias.data != nullptr) y = y + load<T>(p.dt_bias, std::size_t(head) * p.K + k);
   if (p.gate == kda::Gate::lower_bound)  // lower_bound * sigmoid(A y)
-    return T(p.lower_bound) * (T(1) / (T(1) + exp_of(-(amplitude * y))));
-  const T softplus = y > softplus_threshold<T> ? y : log1p_of(exp_of(y));
+    return T(p.lower_bound) * kda::sigmoid_from(exp_of(-(amplitude * y)));
+  const T softplus = y > kda::softplus_threshold<T> ? y : log1p_of(exp_of(y));
   return -(amplitude * softplus);  // -A softplus(y)
 }
 template <class T>
@@ -50,7 +47,7 @@ template <class T, class Exp>
 __device__ T write_strength(const DeviceProblem& p, T beta, const Exp& exp_of) {
   if (!p.beta_sigmoid) return beta;
   const T m = p.allow_neg_eigval ? T(2) : T(1);
-  return m * (T(1) / (T(1) + exp_of(-beta)));  // m sigmoid(beta)
+  return m * kda::sigmoid_from(exp_of(-beta));  // m sigmoid(beta)
 }
 template <class T>
 __device__ T write_strength(const DeviceProblem& p, T beta) {

@@ -33,7 +33,7 @@ struct AsOnTensorCores : WithLeftNorms {
     if (p.gate != kda::Gate::softplus) return gradient;
     const float y =
         p.dt_bias.data == nullptr ? gate : gate + load<float>(p.dt_bias, std::size_t(head) * p.K + k);
-    term = kda::through_slope(dg, -(amplitude * (y > softplus_threshold<float> ? y : fast_softplus(y))));
+    term = kda::through_slope(dg, -(amplitude * (y > kda::softplus_threshold<float> ? y : fast_softplus(y))));
     return gradient;
   }
 };

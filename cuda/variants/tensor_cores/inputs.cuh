@@ -207,7 +207,7 @@ class ChunkInputs {
       });
     store_log_decays(g, [=](float x, int e) {
       const float y = x + bias[e];
-      return factor * (within * (y > softplus_threshold<float> ? y : fast_softplus(y)));
+      return factor * (within * (y > kda::softplus_threshold<float> ? y : fast_softplus(y)));
     });
   }
 

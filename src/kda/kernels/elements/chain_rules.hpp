@@ -2,7 +2,6 @@
 // backwards.
 #pragma once
 
-#include "kda/kernels/elements/gradient_rules.hpp"
 #include "kda/kernels/elements/prepare.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {

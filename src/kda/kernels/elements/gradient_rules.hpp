@@ -1,5 +1,5 @@
-// The chain rules of docs/kda.md, "Backward", an element at a time, from one source for the CPU and a GPU.
-// Sums around them, and their order, are the caller's.
+// The chain rules of docs/kda.md, "Backward", and what they share with the gates forwards, an element at a
+// time, from one source for the CPU and a GPU. Sums around them, and their order, are the caller's.
 #pragma once
 
 #include "numeric/strict.hpp"
@@ -15,6 +15,10 @@ template <class T>
 KDA_CHECK_BOTH T sigmoid_from(T exponential) {
   return T(1) / (T(1) + exponential);
 }
+
+/// From here on log1p(exp(y)) rounds to y: the softplus.
+template <class T>
+inline constexpr T softplus_threshold = sizeof(T) == sizeof(float) ? T(20) : T(40);
 
 /// x slope, a zero winning over an infinite slope: no gradient comes through a gate that has gone to -inf,
 /// however steep it is there, nor through a saturated sigmoid.

@@ -3,6 +3,7 @@
 
 #include "kda/arithmetic/rounded.hpp"
 #include "kda/kernels/elements/exponential.hpp"
+#include "kda/kernels/elements/gradient_rules.hpp"
 #include "kda/kernels/elements/special.hpp"
 #include "kda/kernels/sums/reduction.hpp"
 #include "kda/kernels/table.hpp"
@@ -69,10 +70,6 @@ void narrow(const T* source, numeric::DType dtype, void* target, std::size_t cou
 /// have none. In elements.cpp.
 void round_array(Rounding rounding, float* x, std::size_t count);
 void round_array(Rounding rounding, double* x, std::size_t count);
-
-/// From here on log1p(exp(y)) rounds to y.
-template <class T>
-inline constexpr T softplus_threshold = sizeof(T) == sizeof(float) ? T(20) : T(40);
 
 /// ln(1 + exp(y)) as FLA writes it in PTX; there is none in fp64.
 template <class T>
