@@ -112,7 +112,7 @@ void load_rows(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, c
   to_decays(arithmetic, rows.decay, count * stride);
 }
 
-/// Tokens as the kernels take them: rows from the first of them on, as in RecurrentBlock.
+/// Tokens as the kernels take them: rows from the first of them on, as in ColumnsBlock.
 template <class T>
 struct TokenSpan {
   std::size_t count;

@@ -37,9 +37,9 @@ void run_token_tiles(const TokenArithmetic& arithmetic, const TokenSpan<T>& in, 
     const std::size_t lane = tile * kernel.tile_lanes;
     const T* const column_beta = in.column_beta == nullptr ? nullptr : in.column_beta + lane;
     if (arithmetic.is_plain()) {
-      kernel.recurrent[arithmetic.operations.is_fused]({in.count, K, v_stride, in.q, in.k, in.decay, in.beta,
-                                                        in.v + lane, o + lane, state + lane * K, in.read,
-                                                        column_beta});
+      kernel.recurrent[arithmetic.operations.is_fused](
+          {in.count, K, K, v_stride, in.q, in.k, in.decay, in.beta, in.v + lane, o + lane, state + lane * K,
+           arithmetic.operations, arithmetic.casts, in.read, column_beta});
     } else {
       kernel.token({in.count, K, kernel.tile_lanes, v_stride, in.q, in.k, in.decay, in.beta, in.v + lane,
                     o + lane, state + lane * K, kernel.tile_lanes, arithmetic.operations, arithmetic.casts,

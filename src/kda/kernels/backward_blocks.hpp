@@ -1,5 +1,6 @@
-// What the kernels of the backward pass take. Plain data; arrays of tokens are [token][channel], rows of the
-// key dimension have `key_stride` elements, those of the value dimension `value_stride`.
+// What the kernels of the recurrence and of the backward pass take. Plain data; arrays of tokens are
+// [token][channel], rows of the key dimension have `key_stride` elements, those of the value dimension
+// `value_stride`.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +17,15 @@ struct ColumnsBlock {
   const T *q, *k, *decay;  ///< [tokens][key_stride]: scaled query, key, exp(g)
   const T* beta;           ///< [tokens]
   const T* rows;           ///< [tokens][value_stride]: forwards v, backwards do
-  /// [tokens][value_stride]: forwards the errors e_t = v_t - P_t^T k_t, backwards r_t = D_t^T k_t.
+  /// [tokens][value_stride]: forwards o_t, in a replay the errors e_t = v_t - P_t^T k_t; backwards r_t =
+  /// D_t^T k_t.
   T* sums;
   /// [key_dim][lanes of a tile]. Forwards the state, in: entering the block, out: leaving it. Backwards D,
   /// the gradient of the state, in: leaving the block, out: entering it.
   T* state;
   Operations operations;
   CastPoints casts;  ///< prediction and carry
-  /// [tokens][key_stride], what predictions read the state along where that is not k; null: k.
+  /// [tokens][key_stride], what predictions read the state along where that is not k (erase * k); null: k.
   const T* read = nullptr;
   const T* column_beta = nullptr;  ///< [tokens][value_stride], a beta for each column; null: beta
 
@@ -58,7 +60,7 @@ struct RowsBlock {
 
 template <class T>
 struct TokenBackwardKernels {
-  void (*replay)(const ColumnsBlock<T>&);            ///< forwards
+  void (*replay)(const ColumnsBlock<T>&);            ///< forwards, for the errors
   void (*column_gradients)(const ColumnsBlock<T>&);  ///< backwards
   void (*row_gradients)(const RowsBlock<T>&);
 };

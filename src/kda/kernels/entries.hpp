@@ -49,10 +49,8 @@ void scan(const ScanBlock<T>& block);
 void tensor_core_block(const TensorCoreBlock& block);
 
 // token/tokens.cpp
-template <class T, int W, bool is_fused>
-void recurrent_tile(const RecurrentBlock<T>& block);
-template <class T, int W, bool is_fused>
-void replay_tile(const ColumnsBlock<T>& block);
+template <class T, int W, bool is_fused, bool replays>
+void recurrent_tile(const ColumnsBlock<T>& block);
 template <class T, int W, bool is_fused>
 void column_gradients_tile(const ColumnsBlock<T>& block);
 template <class T, int W, bool is_fused>

@@ -39,7 +39,7 @@ bool keeps_roundings_apart(float x, float y, float z) {
 }
 
 template <class T, bool is_fused>
-constexpr TokenBackwardKernels<T> token_backward_kernels{replay_tile<T, tile_width<T>, is_fused>,
+constexpr TokenBackwardKernels<T> token_backward_kernels{recurrent_tile<T, tile_width<T>, is_fused, true>,
                                                          column_gradients_tile<T, tile_width<T>, is_fused>,
                                                          row_gradients_tile<T, tile_width<T>, is_fused>};
 
@@ -55,7 +55,7 @@ constexpr Kernels<T> kernels_for() {
           cumulate<T>,
           scan<T>,
           token_block<T>,
-          {recurrent_tile<T, tile_width<T>, false>, recurrent_tile<T, tile_width<T>, true>},
+          {recurrent_tile<T, tile_width<T>, false, false>, recurrent_tile<T, tile_width<T>, true, false>},
           {chunk_forward<T, false>, chunk_forward<T, true>},
           {chunk_backward<T, false>, chunk_backward<T, true>},
           {chunk_map<T, false>, chunk_map<T, true>},

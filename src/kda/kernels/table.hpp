@@ -55,35 +55,18 @@ struct NormBlock {
   T factor = 1;  ///< of the reciprocal norm of special=fast
 };
 
-template <class T>
-struct RecurrentBlock {
-  std::size_t tokens, key_dim, value_stride;
-  const T* q;      ///< [tokens][key_dim], scale included, rows contiguous
-  const T* k;      ///< [tokens][key_dim]
-  const T* decay;  ///< [tokens][key_dim], exp(g)
-  const T* beta;   ///< [tokens]
-  const T* v;      ///< [tokens][value_stride]: the lanes of this tile
-  T* o;            ///< [tokens][value_stride]
-  T* state;        ///< [key_dim][lanes of a tile], in and out
-  /// [tokens][key_dim], what predictions read the state along where that is not k (erase * k); null: k.
-  const T* read = nullptr;
-  const T* column_beta = nullptr;  ///< [tokens][value_stride], a beta for each column; null: beta
-
-  constexpr const T* read_key() const { return read != nullptr ? read : k; }
-};
-
 /// The recurrence in any arithmetic: one operation after the other over 16 columns at a time.
 template <class T>
 struct TokenBlock {
   std::size_t tokens, key_dim, columns, value_stride;  ///< columns: a multiple of 16
-  const T *q, *k, *decay, *beta, *v;                   ///< as in RecurrentBlock
+  const T *q, *k, *decay, *beta, *v;  ///< as in ColumnsBlock, but rows of the key dimension have no gaps
   T* o;
   T* state;  ///< [key_dim][state_stride]
   std::size_t state_stride;
   Operations operations;
   CastPoints casts;                                 ///< prediction and carry
   T scale = 1;                                      ///< of ScaledPart::output; else it is in q
-  const T *read = nullptr, *column_beta = nullptr;  ///< as in RecurrentBlock
+  const T *read = nullptr, *column_beta = nullptr;  ///< as in ColumnsBlock
   /// [tokens][value_stride], what v is multiplied by as the prediction is subtracted; null: v has it.
   const T* write = nullptr;
 
@@ -258,7 +241,7 @@ struct MapProduct {
 
 template <class T>
 struct Kernels {
-  std::size_t tile_lanes;  ///< V lanes of a RecurrentBlock
+  std::size_t tile_lanes;  ///< V lanes of a ColumnsBlock
   /// Stored elements to T, and T rounded once to stored elements. When T has fewer bits than the stored
   /// format the first rounds too.
   void (*widen)(numeric::DType dtype, const void* source, T* target, std::size_t count);
@@ -271,8 +254,8 @@ struct Kernels {
   void (*cumulate)(const Reduction& reduction, T* x, std::size_t rows, std::size_t stride);
   void (*scan)(const ScanBlock<T>&);
   void (*token)(const TokenBlock<T>&);
-  void (*recurrent[2])(const RecurrentBlock<T>&);  ///< by Contraction; sequential sums, nothing rounded
-  void (*chunk[2])(const ChunkBlock<T>&);          ///< by Contraction
+  void (*recurrent[2])(const ColumnsBlock<T>&);  ///< by Contraction; sequential sums, nothing rounded
+  void (*chunk[2])(const ChunkBlock<T>&);        ///< by Contraction
   void (*chunk_backward[2])(const ChunkBlock<T>&, const ChunkBackwardBlock<T>&);  ///< by Contraction
   /// A chunk's part of the map of a run of tokens; by Contraction.
   void (*chunk_map[2])(const ChunkBlock<T>&, const TransitionBlock<T>&);

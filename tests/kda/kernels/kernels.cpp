@@ -40,8 +40,9 @@ TEMPLATE_TEST_CASE("every instruction set gives the same bits: recurrence", "[ke
         for (std::size_t row = 0; row < K; ++row)
           for (std::size_t j = 0; j < kernel.tile_lanes; ++j)
             tile[row * kernel.tile_lanes + j] = start[row * V + lane + j];
-        kernel.recurrent[contraction]({tokens, K, V, q.data(), k.data(), decay.data(), beta.data(),
-                                       v.data() + lane, o.data() + lane, tile.data()});
+        kernel.recurrent[contraction]({tokens, K, K, V, q.data(), k.data(), decay.data(), beta.data(),
+                                       v.data() + lane, o.data() + lane, tile.data(), Operations(),
+                                       CastPoints()});
         for (std::size_t row = 0; row < K; ++row)
           for (std::size_t j = 0; j < kernel.tile_lanes; ++j)
             state[row * V + lane + j] = tile[row * kernel.tile_lanes + j];

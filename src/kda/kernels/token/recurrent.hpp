@@ -11,8 +11,9 @@
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
-template <class T, int W, bool is_fused>
-void recurrent_tile(const RecurrentBlock<T>& block) {
+/// `replays`: the errors of predictions are asked for, not what is read out.
+template <class T, int W, bool is_fused, bool replays>
+void recurrent_tile(const ColumnsBlock<T>& block) {
   using Pack = Lanes<T, W>;
   const std::size_t rows = block.key_dim;
   const T* const read = block.read_key();
@@ -24,34 +25,32 @@ void recurrent_tile(const RecurrentBlock<T>& block) {
     prediction = multiply_add<is_fused>(read[k], p, prediction);  // P_0^T k_0
   }
   for (std::size_t t = 0; t < block.tokens; ++t) {
-    const T* const q = block.q + t * rows;
-    const T* const key = block.k + t * rows;
-    const Pack value = Pack::load(block.v + t * block.value_stride);
-    // beta_t e_t, e_t = v_t - P_t^T k_t
-    const Pack beta = block.column_beta != nullptr ? Pack::load(block.column_beta + t * block.value_stride)
-                                                   : Pack::broadcast(block.beta[t]);
-    const Pack write = (value - prediction) * beta;
+    const T* const q = block.q + t * block.key_stride;
+    const T* const key = block.k + t * block.key_stride;
+    const std::size_t at = t * block.value_stride;
+    const Pack error = Pack::load(block.rows + at) - prediction;  // e_t = v_t - P_t^T k_t
+    if constexpr (replays) error.store(block.sums + at);
+    const Pack write = error * block.template strengths<Pack>(t, at);
     Pack output = Pack::zero();
+    const auto update = [&](std::size_t k) __attribute__((always_inline)) {
+      const Pack s = multiply_add<is_fused>(
+          key[k], write, Pack::load(state + k * Pack::count));  // S_t = P_t + k_t (beta_t e_t)^T
+      if constexpr (!replays) output = multiply_add<is_fused>(q[k], s, output);  // o_t = S_t^T (scale q_t)
+      return s;
+    };
     if (t + 1 < block.tokens) {
-      const T* const next_decay = block.decay + (t + 1) * rows;
-      const T* const next_key = read + (t + 1) * rows;
+      const T* const next_decay = block.decay + (t + 1) * block.key_stride;
+      const T* const next_key = read + (t + 1) * block.key_stride;
       prediction = Pack::zero();
       for (std::size_t k = 0; k < rows; ++k) {
-        Pack s = multiply_add<is_fused>(
-            key[k], write, Pack::load(state + k * Pack::count));          // S_t = P_t + k_t (beta_t e_t)^T
-        output = multiply_add<is_fused>(q[k], s, output);                 // o_t = S_t^T (scale q_t)
-        s = s * next_decay[k];                                            // P_t+1 = diag(e^g_t+1) S_t
-        prediction = multiply_add<is_fused>(next_key[k], s, prediction);  // P_t+1^T k_t+1
-        s.store(state + k * Pack::count);
+        const Pack p = update(k) * next_decay[k];                         // P_t+1 = diag(e^g_t+1) S_t
+        prediction = multiply_add<is_fused>(next_key[k], p, prediction);  // P_t+1^T k_t+1
+        p.store(state + k * Pack::count);
       }
     } else {
-      for (std::size_t k = 0; k < rows; ++k) {
-        const Pack s = multiply_add<is_fused>(key[k], write, Pack::load(state + k * Pack::count));
-        output = multiply_add<is_fused>(q[k], s, output);
-        s.store(state + k * Pack::count);
-      }
+      for (std::size_t k = 0; k < rows; ++k) update(k).store(state + k * Pack::count);
     }
-    output.store(block.o + t * block.value_stride);
+    if constexpr (!replays) output.store(block.sums + at);
   }
 }
 

@@ -20,38 +20,6 @@ KDA_CHECK_INLINE Lanes<T, W> multiply_add(const Lanes<T, W>& a, const Lanes<T, W
   }
 }
 
-/// The errors e_t, by the operations that recurrent_tile() has, without its read-out.
-template <class T, int W, bool is_fused>
-void replay_tile(const ColumnsBlock<T>& block) {
-  using Pack = Lanes<T, W>;
-  T* const state = block.state;
-  const std::size_t rows = block.key_dim;
-  Pack write = Pack::zero();
-  for (std::size_t t = 0; t < block.tokens; ++t) {
-    const T *const key = block.k + t * block.key_stride, *const decay = block.decay + t * block.key_stride;
-    const T* const last_key = t == 0 ? key : key - block.key_stride;
-    const T* const read = block.read_key() + t * block.key_stride;
-    Pack prediction = Pack::zero();
-    for (std::size_t k = 0; k < rows; ++k) {
-      T* const row = state + k * Pack::count;
-      Pack s = Pack::load(row);
-      if (t > 0) s = multiply_add<is_fused>(last_key[k], write, s);  // S_t-1 = P_t-1 + k (beta e)^T
-      s = s * decay[k];                                              // P_t = diag(e^g_t) S_t-1
-      prediction = multiply_add<is_fused>(read[k], s, prediction);   // P_t^T k_t
-      s.store(row);
-    }
-    const Pack error = Pack::load(block.rows + t * block.value_stride) - prediction;
-    error.store(block.sums + t * block.value_stride);
-    write = error * block.template strengths<Pack>(t, t * block.value_stride);
-  }
-  if (block.tokens == 0) return;
-  const T* const key = block.k + (block.tokens - 1) * block.key_stride;
-  for (std::size_t k = 0; k < rows; ++k) {
-    T* const row = state + k * Pack::count;
-    multiply_add<is_fused>(key[k], write, Pack::load(row)).store(row);
-  }
-}
-
 template <class T, int W, bool is_fused>
 void column_gradients_tile(const ColumnsBlock<T>& block) {
   using Pack = Lanes<T, W>;

@@ -5,14 +5,14 @@
 
 namespace kda_check::kda::KDA_CHECK_ISA {
 
-template void recurrent_tile<float, tile_width<float>, false>(const RecurrentBlock<float>&);
-template void recurrent_tile<float, tile_width<float>, true>(const RecurrentBlock<float>&);
-template void recurrent_tile<double, tile_width<double>, false>(const RecurrentBlock<double>&);
-template void recurrent_tile<double, tile_width<double>, true>(const RecurrentBlock<double>&);
-template void replay_tile<float, tile_width<float>, false>(const ColumnsBlock<float>&);
-template void replay_tile<float, tile_width<float>, true>(const ColumnsBlock<float>&);
-template void replay_tile<double, tile_width<double>, false>(const ColumnsBlock<double>&);
-template void replay_tile<double, tile_width<double>, true>(const ColumnsBlock<double>&);
+template void recurrent_tile<float, tile_width<float>, false, false>(const ColumnsBlock<float>&);
+template void recurrent_tile<float, tile_width<float>, false, true>(const ColumnsBlock<float>&);
+template void recurrent_tile<float, tile_width<float>, true, false>(const ColumnsBlock<float>&);
+template void recurrent_tile<float, tile_width<float>, true, true>(const ColumnsBlock<float>&);
+template void recurrent_tile<double, tile_width<double>, false, false>(const ColumnsBlock<double>&);
+template void recurrent_tile<double, tile_width<double>, false, true>(const ColumnsBlock<double>&);
+template void recurrent_tile<double, tile_width<double>, true, false>(const ColumnsBlock<double>&);
+template void recurrent_tile<double, tile_width<double>, true, true>(const ColumnsBlock<double>&);
 template void column_gradients_tile<float, tile_width<float>, false>(const ColumnsBlock<float>&);
 template void column_gradients_tile<float, tile_width<float>, true>(const ColumnsBlock<float>&);
 template void column_gradients_tile<double, tile_width<double>, false>(const ColumnsBlock<double>&);
