@@ -10,6 +10,7 @@
 
 #include "base/names.hpp"
 #include "engine/explain/faults.hpp"
+#include "engine/explain/not_finite.hpp"
 #include "engine/explain/overflow.hpp"
 #include "engine/explain/place.hpp"
 #include "engine/findings.hpp"
@@ -418,7 +419,7 @@ class Round {
     std::vector<std::string> words;
     if_affordable([&] {
       words.push_back(cause_text(faults_[pairing]));
-      if (failed->decided_by == "nonfinite") words.push_back(overflow_like(context_.problem(), got, threads));
+      words.push_back(not_finite_like(context_.problem(), got, *failed, threads));
       words.push_back(place_of_error(context_.problem(), got, *failed, rms_limit(*failed), threads));
     });
     words.push_back(std::move(failed->reason));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hypotheses/naming/pool_faults.hpp"
+#include "kda/regimes/regimes.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
 #include "support/pools.hpp"
@@ -181,6 +182,33 @@ TEST_CASE("run says where an output is wrong", "[engine][faults]") {
                          each(37, 38, 1, 0, doubled)(o, state);
                        }),
              ContainsSubstring("sequence 2 above all, head 1 above all, token 7 above all"));
+}
+
+TEST_CASE("run says which computation is lost in the same places", "[engine][faults]") {
+  kda::Problem large = kda::parse_regime("lb_real:dtype=fp32,K=16,V=16,T=100,H=2").build();
+  for (std::size_t i = 0; i < large.v.size(); i += 2) large.v.set(i, large.v.value(i) * 0x1p18);
+  kda::RunOptions options = test::default_options(large, "chunk", DType::fp32);
+  kda::set_axis(options.arithmetic, "storage=fp16@carry");
+  const kda::Answer lost = kda::variant_named("chunk").run(large, options);
+  CHECK_THAT(
+      reasons_of(TemporaryFixture(large, &lost, "lost")),
+      ContainsSubstring("rounding: as of a kernel in chunks of 64 whose state between chunks is in fp16"));
+
+  test::ProblemSpec spec;
+  spec.T = 80, spec.H = spec.HV = 2, spec.K = 16, spec.V = 16, spec.qk_l2norm = true;
+  kda::Problem padded = test::make_problem(spec);
+  for (std::size_t i = 0; i < 3 * 32; ++i) padded.q.set(i, 0);
+  padded.output_gradient = padded.v.clone().named("do");
+  const auto reasons = [&](std::size_t rows) {
+    kda::GradientTensors gradients =
+        kda::run_chunk_backward(padded, test::default_options(padded, "chunk", DType::fp32));
+    Tensor& dq = gradients[static_cast<std::size_t>(kda::Gradient::dq)];
+    for (std::size_t i = 0; i < rows * 32; ++i) dq.set(i, std::nan(""));
+    return reasons_of(TemporaryFixture(padded, {&dq}, numeric::ComputeFormat::fp32, "lost"));
+  };
+  const char* const sentence = "bug: as of a kernel that differentiates the norm of q where it is 0";
+  CHECK_THAT(reasons(3), ContainsSubstring(sentence));
+  CHECK_THAT(reasons(4), !ContainsSubstring(sentence));
 }
 
 TEST_CASE("run says where what stands in a wrong place belongs", "[engine][faults]") {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/names.hpp"
+#include "engine/explain/not_finite.hpp"
 #include "engine/explain/place.hpp"
 #include "engine/findings.hpp"
 #include "engine/judged.hpp"
@@ -247,7 +248,10 @@ void find_faults(Context& context, Findings& findings) {
         context.progress(fmt::format("faults of {}", cases[i]->who));
         const Answered& got = context.answer(*cases[i]->answer, cases[i]->pass);
         finding = named(problem, got, results[i], threads, {});
-        place = place_of_error(problem, got, *failed, rms_limit(*failed), threads);
+        std::vector<std::string> words{not_finite_like(problem, got, *failed, threads),
+                                       place_of_error(problem, got, *failed, rms_limit(*failed), threads)};
+        std::erase(words, "");
+        place = join(words, "; ");
       }
       section.entries.push_back(fault_entry(*cases[i], results[i], finding, place));
     }

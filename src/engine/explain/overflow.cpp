@@ -291,33 +291,6 @@ std::string foreseen_overflow(const kda::Problem& problem, const kda::RunOptions
   return fmt::format("decay={} {}", decay.form, overflow_text(decay, problem.packed()));
 }
 
-std::string overflow_like(const kda::Problem& problem, const Answered& got, int threads) {
-  constexpr double most = 1 << 26;  // elements of states: some tenths of a second for each form
-  const tensor::Tensor* const o = got.tensor("o");
-  const kda::Dimensions& d = problem.dimensions();
-  if (o == nullptr || got.pass != kda::Pass::forward ||
-      static_cast<double>(d.B * d.T) * static_cast<double>(d.HV * d.K * d.V) > most)
-    return {};
-  const kda::Variant& chunk = kda::variant_named("chunk");
-  for (const std::size_t rows : {got.chunk_size, std::size_t{64}, std::size_t{32}, std::size_t{16}}) {
-    constexpr std::size_t longest = 256;  // that any kernel has
-    if (rows > longest) continue;
-    kda::RunOptions options;
-    options.dtype = numeric::DType::fp32, options.chunk_size = rows, options.threads = threads;
-    options.arithmetic = chunk.default_arithmetic(problem, options.dtype);
-    kda::set_axis(options.arithmetic, fmt::format("decay=factored:{}", rows <= 16   ? 16
-                                                                       : rows <= 32 ? 32
-                                                                                    : 64));
-    if (!chunk.unsupported(problem, options).empty()) continue;
-    const std::string why = foreseen_overflow(problem, options);
-    if (why.empty()) continue;
-    const std::vector<Place> lost = explain::lost_chunks(problem, *o, rows);
-    if (!lost.empty() && lost == explain::lost_chunks(problem, chunk.run(problem, options).o, rows))
-      return fmt::format("as of a kernel in chunks of {} that multiplies exp(G) and exp(-G): {}", rows, why);
-  }
-  return {};
-}
-
 void forecast_runs(Context& context, Findings& findings) {
   report::Section section = section_of(context, "forecasts");
   section.columns = {{"dtype", {}},

@@ -11,8 +11,4 @@ namespace kda_check::engine {
 /// its decay is not the reason.
 std::string foreseen_overflow(const kda::Problem& problem, const kda::RunOptions& options);
 
-/// "as decay=factored:32 in chunks of 32, which overflows: exp(151.90) at ...", of an output that is not
-/// finite from the same chunks on; empty where no such form is.
-std::string overflow_like(const kda::Problem& problem, const Answered& got, int threads);
-
 }  // namespace kda_check::engine
