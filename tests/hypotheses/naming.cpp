@@ -101,7 +101,10 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     double x = p.g.value(((b * d.T + t) * d.HV + h) * d.K + k);
     if (p.options.gate == Gate::none || is("gate_raw")) return x;
     double A = p.A_log && !is("A_log_missing") ? std::exp(p.A_log->value(h)) : 1;
+    if (is("parameters_of_other_head")) h = (h + 1) % d.HV, A = std::exp(p.A_log->value(h));
     if (is("A_log_not_raised")) A = p.A_log->value(h);
+    if (is("A_log_for_A")) A = -p.A_log->value(h);
+    if (is("A_log_for_dt_bias")) A = std::exp(p.dt_bias->value(h * d.K + k));
     if (is("A_log_negated")) A = std::exp(-p.A_log->value(h));
     if (is("A_log_exp2")) A = std::exp2(p.A_log->value(h));
     if (is("A_log_of_query_head")) A = std::exp(p.A_log->value(h * d.H / d.HV));
@@ -109,7 +112,9 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (is("A_log_softplus")) A = std::log(1 + std::exp(p.A_log->value(h)));
     if (is("parameters_in_bf16")) A = std::exp(to_bits(p.A_log->value(h), 8));
     if (is("dt_bias_beside")) return -std::log(1 + std::exp(A * x + p.dt_bias->value(h * d.K + k)));
-    if (is("dt_bias_by_channel"))
+    if (is("A_log_for_dt_bias"))
+      x += p.A_log->value(h);
+    else if (is("dt_bias_by_channel"))
       x += p.dt_bias->value(k * d.HV + h);
     else if (p.dt_bias && is("parameters_in_bf16"))
       x += to_bits(p.dt_bias->value(h * d.K + k), 8);
@@ -165,6 +170,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (is("gate_sign")) return std::exp(-g);
     if (is("gate_missing")) return 1.0;
     if (is("gate_factor")) return std::exp(0.7 * g);
+    if (is("gate_raised")) return std::exp(std::max(g, -0.7));
     if (is("gate_doubled")) return std::exp(g) * std::exp(g);
     if (is("decay_in_bf16")) return to_bits(std::exp(g), 8);
     if (is("gate_sums_of_stream")) {
@@ -238,13 +244,14 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     return is("beta_missing") ? 1.0 : beta;
   };
   using Matrix = std::vector<std::vector<double>>;
-  const auto apply = [&](Matrix& S, const kda::Sequence& s, std::size_t t, std::size_t h) {
+  const auto apply = [&](Matrix& S, const kda::Sequence& s, std::size_t t, std::size_t h,
+                         bool decays = true) {
     const std::size_t row = (s.batch * d.T + t) * d.HV + h,
                       key = ((s.batch * d.T + t) * d.H + h * d.H / d.HV) * d.K;
     for (std::size_t v = 0; v < d.V; ++v) {
       double residual = p.v.value(row * d.V + v);
       for (std::size_t i = 0; i < d.K; ++i)
-        residual -= unit_row(p.k, key, i) * (S[i][v] *= alpha(s, t, h, i));
+        residual -= unit_row(p.k, key, i) * (S[i][v] *= decays ? alpha(s, t, h, i) : 1);
       for (std::size_t i = 0; i < d.K; ++i) S[i][v] += unit_row(p.k, key, i) * beta_of(s, t, h) * residual;
     }
   };
@@ -325,6 +332,11 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
                                                                 : is("part_unerased") ? std::exp(sums[i])
                                                                                       : 1);
           }
+          if (is("part_without_initial") || (is("part_of_one") && t > s.begin + 64)) {
+            S.assign(d.K, std::vector<double>(d.V));
+            for (std::size_t token = is("part_of_one") ? t - 64 : s.begin; token < t; ++token)
+              apply(S, s, token, h);
+          }
           if (is("resumed_chunk_early")) S = before_chunk;
           if (is("resumed_token_twice")) apply(S, s, t - 1, h);
           for (std::size_t token = t - 64; is("resumed_chunk_twice") && token < t; ++token)
@@ -379,7 +391,10 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             if (!behind) S[i][v] *= a[i];
             if (is(i < 32 ? "prediction_missing_in_first_channels" : "prediction_missing_in_last_channels"))
               continue;
-            prediction += (is("prediction_of_query") ? q[i] / scale : k[i]) * S[i][v];
+            prediction += (is("prediction_of_query")     ? q[i] / scale
+                           : is("prediction_of_raw_key") ? p.k.value(key + i)
+                                                         : k[i]) *
+                          S[i][v];
             if (is("prediction_misses_last")) prediction -= k[i] * a[i] * last_write[i][v];
             if (is("output_misses_own")) output += q[i] * S[i][v];
           }
@@ -395,6 +410,9 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           if (is("erase_missing")) update = beta * value;
           if (is("prediction_has_own"))
             update /= 1 + beta * std::inner_product(k.begin(), k.end(), k.begin(), 0.0);
+          const double own = std::inner_product(k.begin(), k.end(), q.begin(), 0.0);
+          if (is("own_token_twice")) output += own * update;
+          if (is("own_token_unweighted")) output += own * (1 - beta) * (value - prediction);
           if (is("write_lost") && t == place) update = 0;
           for (std::size_t i = 0; i < d.K; ++i) {
             last_write[i][v] = k[i] * update;
@@ -423,6 +441,10 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
       for (std::size_t k = 0; k < d.K; ++k)
         for (std::size_t v = 0; v < d.V; ++v) {
           const bool shorter = s.length() > 64 && missing != 0, stale = is("tail_decay_stale") && shorter;
+          if (is("rows_behind") && k == 0 && v == 0) {
+            for (std::size_t t = s.end; missing != 0 && t < std::min(s.end + 64 - missing, d.T); ++t)
+              apply(S, s, t, h, false);
+          }
           if (is("final_state_initial")) S[k][v] = initial[k][v];
           if (is("final_state_early")) S[k][v] = early[k][v];
           if (is("initial_state_again")) S[k][v] = again[k][v];
@@ -534,7 +556,10 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           double D = is("exp2_within") ? std::exp2(G[i][x] - G[j][x]) : std::exp(G[i][x] - G[j][x]);
           const std::size_t first = i - i % 16;
           if (is("anchors_apart") && first > j) D /= std::exp(p.g.value((at + first) * d.K + x));
-          const double own = is("scores_unscaled") ? 1 : is("scores_scaled_twice") ? scale * scale : scale;
+          const double own = is("scores_unscaled")       ? 1
+                             : is("scores_scaled_twice") ? scale * scale
+                             : is("scores_doubled")      ? 2 * scale
+                                                         : scale;
           if (!scores_lost[x / 32])
             scores[i][j] +=
                 own * q(i, x) * k(j, of_key("scores", x)) *
@@ -641,7 +666,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
         double prediction = 0;
         for (std::size_t x = 0; x < d.K; ++x)
           if (!prediction_lost[x / 32])
-            prediction += w[i][x] * S[is("prediction_of_first_tile") ? x % 32 : x][v];
+            prediction += w[i][x] * in_16_bits("h", S[is("prediction_of_first_tile") ? x % 32 : x][v]);
         prediction = in_16_bits("prediction", prediction);
         v_new[i][v] = in_16_bits("v_new", u[i][v] + (is("prediction_negated") ? prediction : -prediction));
       }
@@ -655,13 +680,16 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
                                : is("carry_decay_of_first_tile") ? x % 32
                                                                  : x,
                           of = of_decay("writes", x);
-        after[x][v] = (carry_undecayed[x / 32] ? 1 : in_base("carry", across(G_of_carry[by]))) * S[x][v];
+        const double before = is("carry_of_last_gate") && n > 1 ? G[n - 2][by] : 0;
+        after[x][v] =
+            (carry_undecayed[x / 32] ? 1 : in_base("carry", across(G_of_carry[by] - before))) * S[x][v];
         for (std::size_t i = 0; i < n; ++i)
           if (!writes_lost[x / 32] && !(is("last_row_lost") && i + 1 == n))
             after[x][v] += k(i, of_key("writes", x)) *
                            (writes_undecayed[x / 32] ? 1 : in_base("writes", across(Gn[of] - G[i][of]))) *
                            (is("writes_with_beta") ? beta(i)
                             : is("writes_negated") ? -1
+                            : is("writes_doubled") ? 2
                                                    : 1) *
                            in_16_bits("writes", (is("writes_unerased") ? u : v_new)[i][v]);
       }
@@ -680,8 +708,9 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           if (!readout_lost[x / 32] && !(is("first_chunk_alone") && at == s.begin))
             o += (is("readout_unscaled")       ? 1
                   : is("readout_scaled_twice") ? scale * scale
+                  : is("readout_doubled")      ? 2 * scale
                                                : scale) *
-                 q(i, x) * D * h[is("readout_of_first_tile") ? x % 32 : x][v];
+                 q(i, x) * D * in_16_bits("h", h[is("readout_of_first_tile") ? x % 32 : x][v]);
         }
         for (std::size_t j = 0; j < n; ++j)
           o += scores[i][j] * (is("output_uncorrected") ? beta(j) * p.v.value((at + j) * d.V + v)
@@ -696,6 +725,17 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
       answer.final_state.set(s.index * d.K * d.V + i, S[i / d.V][i % d.V]);
   }
   return answer;
+}
+
+/// q as a kernel has it that takes [B][T][H][K] for [B][H][T][K].
+kda::Problem with_query_by_heads(const kda::Problem& problem) {
+  kda::Problem other = kda::clone(problem);
+  const kda::Dimensions& d = problem.dimensions();
+  for (std::size_t t = 0; t < d.T; ++t)
+    for (std::size_t h = 0; h < d.H; ++h)
+      for (std::size_t k = 0; k < d.K; ++k)
+        other.q.set((t * d.H + h) * d.K + k, problem.q.value((h * d.T + t) * d.K + k));
+  return other;
 }
 
 /// Of rows that are about the chunk form.
@@ -747,6 +787,9 @@ Case case_for(const std::string& name) {
               "gate_argument_negated",
               "gate_tanh",
               "gate_hard_sigmoid",
+              "A_log_for_A",
+              "A_log_for_dt_bias",
+              "parameters_of_other_head",
               "A_log_softplus"}))
     c.gate = Gate::lower_bound;
   if (one_of({"gate_lower_bound", "softplus_threshold", "A_log_inside", "dt_bias_beside", "gate_relu",
@@ -754,26 +797,27 @@ Case case_for(const std::string& name) {
     c.gate = Gate::softplus;
   c.sigmoid = one_of({"beta_raw", "beta_not_doubled", "beta_sigmoid_twice"});
   c.doubled = name == "beta_not_doubled";
-  const bool of_norm = one_of({"l2norm_missing", "query_not_normalised", "key_not_normalised", "norm_of_mean",
-                               "norm_of_heads", "norm_squared", "norm_in_bf16", "norm_of_first_tile"});
+  const bool of_norm =
+      one_of({"l2norm_missing", "query_not_normalised", "key_not_normalised", "norm_of_mean", "norm_of_heads",
+              "norm_squared", "norm_in_bf16", "norm_of_first_tile", "prediction_of_raw_key"});
   c.l2norm = of_norm;
   if (one_of({"heads_interleaved", "key_interleaved", "gate_of_query_head", "beta_of_query_head",
               "A_log_of_query_head", "initial_state_of_query_head", "initial_state_interleaved",
               "initial_state_of_next_head"}))
     c.H = 2, c.HV = 4;
   if (one_of({"first_query_head", "gate_of_first_head", "dt_bias_by_channel", "dt_bias_of_first_head",
-              "norm_of_heads", "initial_state_by_head", "initial_state_of_head_0"}))
+              "norm_of_heads", "initial_state_by_head", "initial_state_of_head_0", "input_in_other_layout"}))
     c.H = c.HV = 2;
   if (name.find("_of_other_head") != std::string::npos || name == "query_head_of_other") c.H = c.HV = 3;
   c.small_keys = c.l2norm = c.l2norm || name.starts_with("epsilon_");
   if (of_norm) c.small_keys = false;
   c.slow = one_of({"state_lost_in_chunks", "sums_over_chunks", "tail_decay_stale", "tail_end_lost",
-                   "stale_rows", "final_state_unwritten", "tail_lost", "padding_decays"}) ||
-           name.find("_state") != std::string::npos || name.starts_with("w_") || name.starts_with("chunk_") ||
-           name.starts_with("carry_of_") || name.starts_with("inverse_") || name.starts_with("part_") ||
-           name.starts_with("resumed_");
+                   "stale_rows", "final_state_unwritten", "tail_lost", "padding_decays", "rows_behind"}) ||
+           name.starts_with("h_in_") || name.find("_state") != std::string::npos || name.starts_with("w_") ||
+           name.starts_with("chunk_") || name.starts_with("carry_of_") || name.starts_with("inverse_") ||
+           name.starts_with("part_") || name.starts_with("resumed_");
   if (name == "carried_state_transposed") c.K = c.V = 32;
-  if (one_of({"sequence_goes_on", "gate_sums_of_stream", "initial_state_by_head"}))
+  if (one_of({"sequence_goes_on", "gate_sums_of_stream", "initial_state_by_head", "rows_behind"}))
     c.cu_seqlens = {0, 60, 130};
   if (name == "state_of_first" || name == "state_of_stream") c.cu_seqlens = {0, 65, 130};
   if (one_of({"initial_state_of_first", "initial_state_of_before", "initial_state_of_next",
@@ -821,10 +865,12 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
           fault.at == hypotheses::Fault::At::chunk || fault.at == hypotheses::Fault::At::scores;
       if (is_of_chunks && dtype == DType::bf16) continue;  // as in fp32
       const kda::Answer answer = is_of_chunk_form(fault, problem) ? chunk_mutant(problem, name, dtype)
-                                                                  : mutant(problem, name, dtype, 64);
+                                 : name == "input_in_other_layout"
+                                     ? mutant(with_query_by_heads(problem), "none", dtype)
+                                     : mutant(problem, name, dtype, 64);
       // Nothing else of the problem is wrong.
       const bool is_second =
-          !problem.cu_seqlens.empty() ||
+          (!problem.cu_seqlens.empty() && name != "rows_behind") ||
           (problem.dimensions().HV > 1 && name != "heads_interleaved" && name != "key_interleaved");
       const std::size_t behind = problem.sequences().size() > 4 ? 2 : 1;  // where all readings differ
       const hypotheses::FailurePlace place{problem.sequences().size() - behind, problem.dimensions().HV - 1};
@@ -854,7 +900,10 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
       if (fault.at == hypotheses::Fault::At::row)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": the same one of the first chunk"));
       if (fault.at == hypotheses::Fault::At::factor)
-        CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": 0.7 of what it should be"));
+        CHECK_THAT(finding.causes[0].meaning,
+                   ContainsSubstring(name == "gate_raised" ? "a bound: -0.7" : ": 0.7 of what it should be"));
+      if (fault.at == hypotheses::Fault::At::layout)
+        CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": q as [B,heads,T,width]"));
       if (fault.at == hypotheses::Fault::At::chunk)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(chunks of 64)"));
     }
@@ -924,6 +973,45 @@ TEST_CASE("a state transposed is named in both layouts, square or not", "[hypoth
         INFO(name << ' ' << V << ' ' << v_first);
         CHECK(names(probed(problem, mutant(problem, name))) == name);
       }
+}
+
+TEST_CASE("numbers of tokens that nobody foresaw are told from the rows that they give",
+          "[hypotheses][naming]") {
+  Case c;
+  c.K = 16, c.slow = true;
+  const kda::Problem problem = problem_of(c);
+  const auto told = [&](const std::string& fault, const std::string& sentence, auto change) {
+    kda::Problem other = kda::clone(problem);
+    test::Random random(7);
+    change(other, random);
+    const hypotheses::Naming finding = probed(problem, mutant(other, "none"));
+    INFO(fault << ": " << (finding.nearest ? finding.nearest->fault : ""));
+    CHECK(names(finding) == fault);
+    if (!finding.causes.empty()) CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(sentence));
+  };
+  const auto scaled = [&](Tensor& rows, std::size_t width, test::Random& random) {
+    for (std::size_t t = 30; t < c.T; t += 3) {
+      const double factor = random.uniform(0.5, 0.9);
+      for (std::size_t i = t * width; i < (t + 1) * width; ++i) rows.set(i, factor * rows.value(i));
+    }
+  };
+  told("beta_of_tokens", "beta has other values: at 110 of 130 tokens that of 20 tokens before",
+       [&](kda::Problem& p, test::Random&) {
+         for (std::size_t t = c.T; t-- > 20;) p.beta.set(t, p.beta.value(t - 20));
+       });
+  told("beta_of_tokens key_of_tokens", "from t=30 on, 0 of what it should be",
+       [&](kda::Problem& p, test::Random&) {
+         for (std::size_t t = 30; t < c.T; t += 3) p.beta.set(t, 0);
+       });
+  told("query_of_tokens", "at 34 of 130 tokens: t=30 0.",
+       [&](kda::Problem& p, test::Random& random) { scaled(p.q, c.K, random); });
+  told("value_of_tokens", "at 34 of 130 tokens: t=30 0.",
+       [&](kda::Problem& p, test::Random& random) { scaled(p.v, c.V, random); });
+  told("key_of_tokens", "at 34 of 130 tokens: t=30 0.",
+       [&](kda::Problem& p, test::Random& random) { scaled(p.k, c.K, random); });
+  told("other_state", "the state before t=0 is another one", [&](kda::Problem& p, test::Random& random) {
+    for (std::size_t i = 0; i < p.initial_state->size(); ++i) p.initial_state->set(i, random.normal());
+  });
 }
 
 TEST_CASE("what the answer cannot tell apart is named together", "[hypotheses][naming]") {

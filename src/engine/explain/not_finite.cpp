@@ -53,13 +53,16 @@ bool loses_the_same(const Problem& problem, const Answered& got, const kda::Answ
 
 std::string breaking_like(const Problem& problem, const Answered& got, int threads) {
   const kda::Variant& chunk = kda::variant_named("chunk");
+  kda::RunOptions plain;
+  plain.dtype = numeric::DType::fp32, plain.chunk_size = got.chunk_size, plain.threads = threads;
+  plain.arithmetic = chunk.default_arithmetic(problem, plain.dtype);
+  if (loses_the_same(problem, got, chunk.run(problem, plain), plain.chunk_size)) return {};
   for (const Breaking& breaking : breakings)
     for (const std::size_t rows : {got.chunk_size, std::size_t{64}, std::size_t{32}, std::size_t{16}}) {
       constexpr std::size_t longest = 256;  // that any kernel has
       if (rows > longest) continue;
-      kda::RunOptions options;
-      options.dtype = numeric::DType::fp32, options.chunk_size = rows, options.threads = threads;
-      options.arithmetic = chunk.default_arithmetic(problem, options.dtype);
+      kda::RunOptions options = plain;
+      options.chunk_size = rows;
       for (const std::string& word : split_commas(replaced(breaking.words, "ANCHOR",
                                                            rows <= 16   ? 16
                                                            : rows <= 32 ? 32
@@ -109,6 +112,19 @@ bool has_A_log(const Problem& problem) {
 bool is_lost_of_exp(const Inputs& in, const Element& at) {
   return numeric::exp(in.problem.A_log->value(at.head)) > largest_fp32;
 }
+/// The first token of the sequence whose gate has exp(x) with such an x, and those behind.
+bool is_behind_large_gate(const Inputs& in, const Element& at) {
+  const kda::Dimensions& d = in.problem.dimensions();
+  for (std::size_t t = at.sequence.begin; t <= at.token; ++t)
+    for (std::size_t k = 0; k < d.decays(); ++k) {
+      const std::size_t channel = at.head * d.decays() + k;
+      const double x = in.problem.g.value((at.sequence.batch * d.T + t) * d.HV * d.decays() + channel) +
+                       (in.problem.dt_bias ? in.problem.dt_bias->value(channel) : 0);
+      if (x > numeric::log(largest_fp32)) return true;
+    }
+  return false;
+}
+bool has_softplus(const Problem& problem) { return problem.options.gate == kda::Gate::softplus; }
 /// exp(G_i - G_j) of a row behind, in a value head of its own.
 bool has_infinite_pair(const Inputs& in, const Element& at) {
   const kda::Dimensions& d = in.problem.dimensions();
@@ -136,6 +152,8 @@ constexpr Rule rules[] = {
        return is_zero_row(in.problem, in.problem.q, query);
      },
      "that divides q by a norm of 0"},
+    {"o", has_A_log, is_lost_of_exp, "in whose gate exp(A_log) overflows"},
+    {"o", has_softplus, is_behind_large_gate, "whose softplus has exp(x), which overflows"},
     {"dq", has_norm,
      [](const Inputs& in, const Element& at) { return is_zero_row(in.problem, in.problem.q, at); },
      "that differentiates the norm of q where it is 0"},

@@ -48,6 +48,7 @@ bool has_gates_of_channels(const Problem& p) { return p.dimensions().decays() > 
 bool has_decays_of_channels(const Problem& p) { return has_channels(p) && has_gates_of_channels(p); }
 bool has_interleaved_heads(const Problem& p) { return p.dimensions().H > 1 && has_groups(p); }
 bool has_biases_of_channels(const Problem& p) { return has_bias(p) && has_gates_of_channels(p); }
+bool has_biased_A(const Problem& p) { return has_A_log(p) && p.dt_bias; }
 bool has_padding(const Problem& p) { return has_chunks(p) && has_gate(p); }
 bool has_bounded_bias(const Problem& p) { return has_bounded_A(p) && p.dt_bias; }
 bool has_softplus_of_bias(const Problem& p) { return has_softplus_A(p) && p.dt_bias; }
@@ -97,9 +98,10 @@ constexpr Fault of_norm(std::string_view name, std::string_view meaning, bool is
   return {name, meaning, has_norm, set<&Reading::length, length>, At::everywhere, is_variation};
 }
 template <Joint joint>
-constexpr Fault of_joint(std::string_view name, std::string_view meaning) {
+constexpr Fault of_joint(std::string_view name, std::string_view meaning,
+                         bool (*applies)(const Problem&) = always) {
   return {name,     meaning,
-          always,   [](Reading& reading, std::size_t part) { reading.joint = joint, reading.part = part; },
+          applies,  [](Reading& reading, std::size_t part) { reading.joint = joint, reading.part = part; },
           At::part, true};
 }
 
@@ -181,6 +183,10 @@ constexpr Fault list[] = {
     of_gate_rule<[](GateInput& in) { in.A = 1; }>("A_log_missing", "A_log is not used", has_A_log),
     of_gate_rule<[](GateInput& in) { in.A = in.A_log; }>(
         "A_log_not_raised", "A_log itself is used, without its exponential", has_A_log),
+    of_gate_rule<[](GateInput& in) { in.A = -in.A_log; }>(
+        "A_log_for_A", "A_log is used where -exp(A_log) belongs", has_A_log, true),
+    of_gate_rule<[](GateInput& in) { in.A = numeric::exp(in.bias), in.bias = in.A_log; }>(
+        "A_log_for_dt_bias", "A_log and dt_bias are taken for each other", has_biased_A, true),
     of_gate_rule<[](GateInput& in) { in.A = numeric::exp(-in.A); }>(
         "A_log_twice", "A_log is -exp(A_log) already: exp(-exp(A_log)) is used", has_A_log),
     of_gate_rule<[](GateInput& in) { in.A = 1 / in.A; }>(
@@ -238,6 +244,9 @@ constexpr Fault list[] = {
      set<&Reading::gate_of_query_head>},
     {"gate_of_other_head", "a value head has the gate of another one", has_heads,
      of_other_head<&HeadShifts::gate>, At::head, true},
+    {"parameters_of_other_head", "a value head has A_log and dt_bias of another one",
+     [](const Problem& p) { return has_heads(p) && (has_A_log(p) || has_bias(p)); },
+     of_other_head<&HeadShifts::parameters>, At::head, true},
     {"gate_sums_of_stream",
      "sums of gates start anew at multiples of a chunk of the packed row, not of a sequence", has_sequences,
      in_chunks<&Reading::sums_of_stream>, At::chunk},
@@ -358,6 +367,18 @@ constexpr Fault list[] = {
     {"query_key_swapped", "q and k are swapped", always, set<&Reading::query_key_swapped>},
     of_rows<&RowsOf::query>("query_of_other_row", "a token reads q of another row"),
     of_rows<&RowsOf::key>("key_of_other_row", "a token reads k of another row"),
+    {"input_in_other_layout", "an input is read in another layout", always,
+     [](Reading& r, std::size_t which) {
+       r.in_layout = static_cast<TokenInput>(which / input_layouts().size());
+       r.layout = &input_layouts()[which % input_layouts().size()];
+     },
+     At::layout, true},
+    {"prediction_of_raw_key", "the prediction reads the state along k before its norm", has_norm,
+     set<&Reading::prediction_of_raw_key>, At::everywhere, true},
+    {"own_token_unweighted", "o reads what its own token writes without beta", has_beta,
+     set<&Reading::output_has_own_unweighted>, At::everywhere, true},
+    {"own_token_twice", "o reads what its own token writes twice (the diagonal of Aqk is doubled)", always,
+     set<&Reading::output_has_own_twice>, At::everywhere, true},
     of_rows<&RowsOf::value>("value_of_other_row", "a token reads v of another row"),
     {"key_interleaved", "value head h reads k of query head h mod H, q of its own", has_interleaved_heads,
      set<&Reading::key_interleaved>, At::everywhere, true},
@@ -461,6 +482,12 @@ constexpr Fault list[] = {
     of_joint<Joint::unerased>("part_unerased",
                               "the state before a part of the sequence decays over it, and nothing of it is "
                               "erased"),
+    of_joint<Joint::initial_lost>("part_without_initial",
+                                  "the initial state does not get beyond the first part of the sequence",
+                                  has_initial_state),
+    of_joint<Joint::one_part>("part_of_one",
+                              "a part of the sequence starts from what the part before makes of zeros",
+                              has_initial_state),
     of_joint<Joint::chunk_twice>("resumed_chunk_twice",
                                  "where a sequence goes on, the chunk before is applied once more"),
     of_joint<Joint::decay_twice>("resumed_decay_twice",
@@ -496,6 +523,9 @@ constexpr Fault list[] = {
      has_chunks, in_chunks<&Reading::final, FinalState::tail_end_lost>, At::chunk, true},
     {"padding_decays", "rows that a shorter last chunk lacks decay the final state by the gate of zeros", has_padding,
      in_chunks<&Reading::final, FinalState::padding_decays>, At::chunk, true},
+    {"rows_behind",
+     "rows behind the end of a shorter last chunk count: the state gets those of the next sequence, undecayed",
+     has_sequences, in_chunks<&Reading::final, FinalState::rows_behind>, At::chunk, true},
     {"stale_rows",
      "rows behind the end of a shorter last chunk count: the state gets what the chunk before wrote there",
      has_chunks, in_chunks<&Reading::final, FinalState::stale_rows>, At::chunk},
@@ -544,6 +574,8 @@ constexpr Fault list[] = {
                                              "the last row of a chunk does not write the state", true),
     of_chunk_form<ChunkFault::carry_of_first_row>(
         "carry_of_first_row", "the state decays from chunk to chunk by the gate of the first row alone", true),
+    of_chunk_form<ChunkFault::carry_of_last_gate>(
+        "carry_of_last_gate", "the state decays from chunk to chunk by the gate of the last row alone", true),
     of_chunk_form<ChunkFault::carry_of_row_before>(
         "carry_of_row_before", "the state decays from chunk to chunk by G of the last row but one", true),
     of_chunk_form<ChunkFault::carry_by_column>(
@@ -587,6 +619,8 @@ constexpr Fault list[] = {
      At::factor},
     {"gate_factor", "the log decay is wrong by a factor", always, by_factor<&Reading::gate_factor>,
      At::factor},
+    {"gate_raised", "log decays are raised to a bound: -{:.4g}", always, by_factor<&Reading::lowest_gate>,
+     At::factor, true},
     {"beta_factor", "beta is wrong by a factor", has_beta, by_factor<&Reading::beta_factor>, At::factor},
     // Sequences, and layouts of their states.
     {"sequence_goes_on", "a sequence starts from the state that the one before it left",
@@ -637,6 +671,8 @@ std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_ro
       return token;
     case At::block:
     case At::scores:
+      return 0;
+    case At::layout:
       return 0;
     case At::row:
       return static_cast<std::size_t>(RowOf::first_chunk);

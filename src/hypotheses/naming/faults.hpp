@@ -23,6 +23,7 @@ struct Fault {
     head,    ///< how many heads further the other one is
     row,     ///< which RowOf
     scores,  ///< which of score_blocks
+    layout,  ///< which of token_inputs times their layouts, and which of input_layouts
     factor,  ///< what is wrong by a factor: that factor, in units of `factor_unit`; it is fitted
   };
   static constexpr double factor_unit = 1e-9;

@@ -27,8 +27,8 @@ struct TermRow {
 
 const std::vector<TermRow>& term_rows() {
   static const std::vector<TermRow> rows{
-      {dv_scores, "dv_scores", "dv", "Aqk^T do", {lost, negated}},
-      {dv_state, "dv_state", "dv", "kg dh", {lost, negated, undecayed}},
+      {dv_scores, "dv_scores", "dv", "Aqk^T do", {lost, negated, doubled}},
+      {dv_state, "dv_state", "dv", "kg dh", {lost, negated, undecayed, doubled}},
       {dh_carry, "dh_carry", "the gradient of the state", "2^Gn dh", {lost, undecayed}},
       {dh_query,
        "dh_query",
@@ -36,10 +36,18 @@ const std::vector<TermRow>& term_rows() {
        "scale qg^T do",
        {lost, negated, undecayed, unscaled}},
       {dh_prediction, "dh_prediction", "the gradient of the state", "-w^T dv", {lost, negated}},
-      {dq_state, "dq_state", "dq", "scale 2^G (do h^T)", {lost, lost_alone, negated, undecayed, unscaled}},
+      {dq_state,
+       "dq_state",
+       "dq",
+       "scale 2^G (do h^T)",
+       {lost, lost_alone, negated, undecayed, unscaled, doubled}},
       {dq_scores, "dq_scores", "dq", "dAqk k 2^(G_i - G_j)", {lost, lost_alone, undecayed, unscaled}},
-      {dk_state, "dk_state", "dk", "2^(Gn - G) (v_new dh^T)", {lost, lost_alone, negated, undecayed}},
-      {dk_w, "dk_w", "dk", "beta 2^G dkb", {lost, negated, undecayed, unweighted}},
+      {dk_state,
+       "dk_state",
+       "dk",
+       "2^(Gn - G) (v_new dh^T)",
+       {lost, lost_alone, negated, undecayed, doubled}},
+      {dk_w, "dk_w", "dk", "beta 2^G dkb", {lost, negated, undecayed, unweighted, doubled}},
       {dk_rows, "dk_rows", "dk", "beta dAkk k 2^(G_i - G_j)", {lost, negated, undecayed, unweighted}},
       {dk_scores,
        "dk_scores",
@@ -53,14 +61,14 @@ const std::vector<TermRow>& term_rows() {
       {dA_v, "dA_v", "dAkk", "dv v^T", {lost, negated}},
       {dA_w, "dA_w", "dAkk", "dw (k 2^G)^T", {lost, negated, undecayed}},
       {dAkk, "dAkk", "all that follows", "dAkk", {lost, negated}},
-      {dbeta_v, "dbeta_v", "dbeta", "dvb v", {lost, negated}},
+      {dbeta_v, "dbeta_v", "dbeta", "dvb v", {lost, negated, doubled}},
       {dbeta_w, "dbeta_w", "dbeta", "dkb k 2^G", {lost, negated, undecayed}},
       {dbeta_rows, "dbeta_rows", "dbeta", "dAkk k k 2^(G_i - G_j)", {lost, negated, weighted}},
       {dG_query, "dG_query", "dg", "q dq of the state", {lost, negated}},
       {dG_key, "dG_key", "dg", "-k dk of the state", {lost, negated}},
       {dG_w, "dG_w", "dg", "beta dkb k 2^G", {lost, negated}},
-      {dGn_state, "dGn_state", "dg", "2^Gn h dh of a chunk's last row", {lost, negated, undecayed}},
-      {dGn_keys, "dGn_keys", "dg", "k dk of a chunk's last row", {lost, negated}},
+      {dGn_state, "dGn_state", "dg", "2^Gn h dh of a chunk's last row", {lost, negated, undecayed, doubled}},
+      {dGn_keys, "dGn_keys", "dg", "k dk of a chunk's last row", {lost, negated, doubled}},
       {dG_scores, "dG_scores", "dg", "q dqi", {lost, negated}},
       {dG_rows, "dG_rows", "dg", "k beta row", {lost, negated}},
       {dG_columns, "dG_columns", "dg", "-k col", {lost, negated}},
@@ -81,9 +89,9 @@ bool has_state_gradients(const Problem& p) { return has_state_gradient(p) && p.s
 bool has_gradients_of_heads(const Problem& p) { return has_state_gradient(p) && has_heads(p); }
 bool has_square_state(const Problem& p) { return p.dimensions().K == p.dimensions().V; }
 bool has_bias_layout(const Problem& p) { return has_bias(p) && has_heads(p); }
-bool has_bias_of_rows(const Problem& p) { return has_bias(p) && p.sequences().size() > 1; }
+bool has_bias_of_rows(const Problem& p) { return has_bias(p) && has_sequences(p); }
 bool has_amplitudes(const Problem& p) { return has_A_log(p) && has_heads(p); }
-bool has_amplitude_of_rows(const Problem& p) { return has_A_log(p) && p.sequences().size() > 1; }
+bool has_amplitude_of_rows(const Problem& p) { return has_A_log(p) && has_sequences(p); }
 bool has_amplitude_of_batch(const Problem& p) { return has_A_log(p) && p.dimensions().B > 1; }
 bool has_bias_of_batch(const Problem& p) { return has_bias(p) && p.dimensions().B > 1; }
 bool has_amplitude_of_groups(const Problem& p) { return has_A_log(p) && has_groups(p); }
@@ -128,6 +136,7 @@ double slope_in_fp32(const Slope& s) {
   const auto rounded = static_cast<float>(sigmoid(s.A * s.y));
   return s.bound * s.A * static_cast<double>(rounded * (1 - rounded));
 }
+constexpr double largest_exponent = 88.72;  // that exp has in fp32
 double right_slope(const Slope& s) {
   return std::isnan(s.bound) ? -s.A * sigmoid(s.y) : s.A * bounded_slope(s, s.A * s.y);
 }
@@ -231,6 +240,10 @@ const std::vector<GradientFault>& other_faults() {
        put<&GradientReading::divided_by_beta, true>},
       {"tail_decay_lost", "in a shorter last chunk the decay of dk to its end is read from a row behind it",
        has_chunks, put_fault<tail_decay_lost>},
+      {"key_w_of_first_tile", "dk, dbeta and dg lack what w gives them, in the second tile of channels",
+       has_channels, put_fault<key_w_of_first_tile>},
+      {"value_without_state", "dv lacks kg dh, and what follows from it has it", always,
+       put_fault<value_without_state>},
       {"writes_unerased", "dk of the state is made with u, not with v_new", always,
        put_fault<writes_unerased>},
       // dg.
@@ -333,6 +346,10 @@ const std::vector<GradientFault>& other_faults() {
        [](GradientReading& r) { r.slope = [](const Slope& s) { return right_slope(s) / s.A * s.A_log; }; }},
       {"slope_of_softplus", "the derivative of the gate is softplus itself, not its derivative", has_softplus,
        [](GradientReading& r) { r.slope = [](const Slope& s) { return s.gate; }; }},
+      {"slope_overflows", "the derivative of softplus is 0 where exp(x) leaves fp32", has_softplus,
+       [](GradientReading& r) {
+         r.slope = [](const Slope& s) { return s.y > largest_exponent ? 0 : right_slope(s); };
+       }},
       {"slope_without_sigmoid", "the derivative of the gate is -exp(A_log), without the sigmoid",
        has_softplus, [](GradientReading& r) { r.slope = [](const Slope& s) { return -s.A; }; }},
       {"slope_without_bias", "the derivative of softplus is taken without dt_bias", has_softplus_bias,
@@ -377,6 +394,12 @@ const std::vector<GradientFault>& other_faults() {
        put<&GradientReading::amplitude_of_group, true>},
       {"amplitude_of_first_channels", "dA_log is summed over the first half of the channels", has_A_log,
        put<&GradientReading::counts_for_amplitude, &is_of_first_channels>},
+      {"sums_of_first_row", "dA_log and ddt_bias are the sums of batch row 0 alone", has_bias_of_batch,
+       of_sums<&is_of_first_row>},
+      {"sums_of_first_sequence", "dA_log and ddt_bias are the sums of the first sequence alone",
+       has_bias_of_rows, of_sums<&is_of_first_sequence>},
+      {"sums_of_last_sequence", "dA_log and ddt_bias are the sums of the last sequence alone",
+       has_bias_of_rows, of_sums<&is_of_last_sequence>},
       {"first_row_summed", "dA_log is the sum of batch row 0 alone", has_amplitude_of_batch,
        put<&GradientReading::counts_for_amplitude, &is_of_first_row>},
       {"bias_of_first_row", "ddt_bias is the sum of batch row 0 alone", has_bias_of_batch,

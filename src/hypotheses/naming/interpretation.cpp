@@ -28,8 +28,9 @@ class HeadInputs {
         known_(excerpt.gates),
         head_(excerpt.head) {
     if (!problem.A_log) return;
-    A_log_ =
-        problem.A_log->value(reading.A_log_of_query_head ? head_ / problem.heads_per_group() : gate_head());
+    A_log_ = problem.A_log->value(reading.A_log_of_query_head
+                                      ? head_ / problem.heads_per_group()
+                                      : (gate_head() + reading.further.parameters) % d_.HV);
     A_ = numeric::exp(A_log_);
   }
 
@@ -44,13 +45,14 @@ class HeadInputs {
 
   double value(std::size_t t, std::size_t lane) const {
     const std::size_t head = (head_ + reading_.further.value) % d_.HV;
-    const std::size_t at = (row_of(reading_.rows.value, t) * d_.HV + head) * d_.V + column(lane);
+    const std::size_t at = element(TokenInput::value, row_of(reading_.rows.value, t), head, column(lane));
     return problem_.write ? problem_.write->value(at) * problem_.v.value(at) : problem_.v.value(at);
   }
 
   /// What predictions read the state along, from the key: erase * k where there is an erase gate.
   void read(std::size_t t, const std::vector<double>& key, std::vector<double>& row) const {
     row = key;
+    if (reading_.prediction_of_raw_key) key_row(problem_.k, t, row, true, false);
     if (!problem_.erase) return;
     for (std::size_t k = 0; k < d_.K; ++k)
       row[k] *= problem_.erase->value(((sequence_.batch * d_.T + t) * d_.HV + head_) * d_.K + k);
@@ -63,8 +65,8 @@ class HeadInputs {
     if (!from) return 0;
     const std::size_t head = reading_.beta_of_query_head ? head_ / problem_.heads_per_group()
                                                          : (head_ + reading_.further.beta) % d_.HV;
-    const std::size_t row = row_of(reading_.rows.beta, *from) * d_.HV + head;
-    double beta = problem_.beta.value(d_.strength == kda::Strength::value ? row * d_.V + column(lane) : row);
+    double beta = problem_.beta.value(element(TokenInput::beta, row_of(reading_.rows.beta, *from), head,
+                                              d_.strength == kda::Strength::value ? column(lane) : 0));
     if (reading_.options.beta_sigmoid) beta = sigmoid(beta) * (reading_.options.allow_neg_eigval ? 2 : 1);
     if (reading_.sigmoid_twice) beta = sigmoid(beta);
     beta = reading_.round_beta(beta * reading_.beta_factor);
@@ -89,7 +91,10 @@ class HeadInputs {
       row[k] = reading_.sums_of_stream ? log_decay_of_stream(*from, k) : log_decay(*from, k);
     const auto one = reading_.one_gate;
     const double of_all = one != nullptr ? one(row) : 0;
-    for (double& x : row) x = reading_.gate_factor * (one != nullptr ? of_all : x);
+    for (double& x : row) {
+      x = reading_.gate_factor * (one != nullptr ? of_all : x);
+      if (reading_.lowest_gate) x = std::max(x, -*reading_.lowest_gate);
+    }
   }
 
   /// Of a row of zeros.
@@ -114,29 +119,39 @@ class HeadInputs {
     if (of == RowOf::behind && t + 1 < sequence_.end) ++t;
     return batch * d_.T + t;
   }
+  /// Of a tensor of tokens, `row` of them counted over the batch.
+  std::size_t element(TokenInput input, std::size_t row, std::size_t head, std::size_t channel) const {
+    const InputAxes axes = axes_of(d_, input, reading_.chunk);
+    if (reading_.layout == nullptr || reading_.in_layout != input)
+      return (row * axes.heads + head) * axes.width + channel;
+    const std::size_t last = axes.B * axes.T * axes.heads * axes.width - 1;
+    return std::min(reading_.layout->element(axes, row / d_.T, row % d_.T, head, channel), last);
+  }
   std::size_t in_first_tile(std::size_t k) const { return plain::in_first_tile(k, d_.K); }
   std::size_t gate_head() const {
     return reading_.gate_of_first_head ? 0 : (head_ + reading_.further.gate) % d_.HV;
   }
   std::optional<std::size_t> delayed(std::size_t t, std::ptrdiff_t delay) const {
+    if (delay == 0) return t;  // which a tail may read behind its end
     const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(t) - delay;
     const bool is_there = from >= static_cast<std::ptrdiff_t>(sequence_.begin) &&
                           from < static_cast<std::ptrdiff_t>(sequence_.end);
     return is_there ? std::optional(static_cast<std::size_t>(from)) : std::nullopt;
   }
 
-  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row, bool is_key) const {
+  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row, bool is_key,
+               bool has_norm = true) const {
     const bool normalises = is_key ? reading_.normalises_key : reading_.normalises_query,
                of_first_tile =
                    is_key ? reading_.shifted.key_of_first_tile : reading_.shifted.query_of_first_tile;
     std::size_t head = (head_ / problem_.heads_per_group() + reading_.further.key) % d_.H;
     if (reading_.heads_interleaved || (is_key && reading_.key_interleaved)) head = head_ % d_.H;
     if (reading_.first_query_head) head = 0;
-    const std::size_t at = row_of(is_key ? reading_.rows.key : reading_.rows.query, t),
-                      first = (at * d_.H + head) * d_.K;
+    const TokenInput input = is_key ? TokenInput::key : TokenInput::query;
+    const std::size_t at = row_of(is_key ? reading_.rows.key : reading_.rows.query, t);
     for (std::size_t k = 0; k < d_.K; ++k)
-      row[k] = tensor.value(first + (of_first_tile ? in_first_tile(k) : k));
-    if (!reading_.options.qk_l2norm || !normalises) return;
+      row[k] = tensor.value(element(input, at, head, of_first_tile ? in_first_tile(k) : k));
+    if (!reading_.options.qk_l2norm || !normalises || !has_norm) return;
     std::vector<double> of_heads(reading_.norm_of_heads ? d_.H * d_.K : 0);
     for (std::size_t k = 0; k < of_heads.size(); ++k)
       of_heads[k] = tensor.value((sequence_.batch * d_.T + t) * of_heads.size() + k);
@@ -167,10 +182,11 @@ class HeadInputs {
   GateInput gate_input(std::size_t t, std::size_t k, std::size_t head) const {
     std::size_t channel = reading_.shifted.gate_of_first_tile ? in_first_tile(k) : k;
     if (reading_.shifted.gate_of_next) channel = (k + 1) % d_.K;
-    const double x = problem_.g.value((row_of(reading_.rows.gate, t) * d_.HV + head) * d_.decays() +
-                                      channel % d_.decays());
+    const double x = problem_.g.value(
+        element(TokenInput::gate, row_of(reading_.rows.gate, t), head, channel % d_.decays()));
     if (reading_.options.gate == Gate::none) return {x, 0, 0, 1, 0, [](const GateInput& in) { return in.g; }};
     if (reading_.shifted.bias_of_first_tile) k = in_first_tile(k);
+    head = (head + reading_.further.parameters) % d_.HV;
     double bias = 0;
     if (problem_.dt_bias)
       bias = problem_.dt_bias->value(reading_.bias_element != nullptr
@@ -324,10 +340,22 @@ class Recurrence {
       case FinalState::tail_end_lost:
         for (std::size_t i = 0; i < K_ && is_shorter; ++i) scale_row(i, numeric::exp(-sums_[i]));
         break;
+      case FinalState::rows_behind:
+        if (rows != 0) apply_rows_behind(reading_.chunk - rows);
+        break;
       case FinalState::stale_rows:
         if (is_shorter) add(stale_, 1, state_);
     }
     for (double& x : state_) x = reading_.round_final(x);
+  }
+  void apply_rows_behind(std::size_t count) {
+    const std::size_t end = excerpt_.sequence.end;
+    for (std::size_t t = end; t < std::min(end + count, problem_.dimensions().T); ++t) {
+      inputs_.key(t, k_), inputs_.read(t, k_, read_key_);
+      read(state_, read_key_, update_);
+      for (std::size_t v = 0; v < V_; ++v) update_[v] = updated(t, v, update_[v]);
+      for (std::size_t i = 0; i < state_.size(); ++i) state_[i] += k_[i / V_] * update_[i % V_];
+    }
   }
   /// The initial state is added, and what becomes of that is handed back.
   void start_again(std::size_t t) {
@@ -340,25 +368,7 @@ class Recurrence {
 
   /// The same by the chunk form.
   ExcerptAnswer in_chunks() {
-    using plain::Matrix;
-    const std::size_t tokens = excerpt_.end - excerpt_.begin;
-    const double scale = *reading_.options.scale;
-    plain::Head head{Matrix(tokens, K_),
-                     Matrix(tokens, K_),
-                     Matrix(tokens, V_),
-                     Matrix(tokens, K_),
-                     {},
-                     {},
-                     std::vector<double>(tokens),
-                     scale};
-    for (std::size_t i = 0; i < tokens; ++i) {
-      const std::size_t t = excerpt_.begin + i;
-      inputs_.query(t, q_), inputs_.key(t, k_), inputs_.gates(t, gates_);
-      for (std::size_t x = 0; x < K_; ++x)
-        head.q(i, x) = q_[x] / scale, head.k(i, x) = k_[x], head.g(i, x) = gates_[x];
-      for (std::size_t v = 0; v < V_; ++v) head.v(i, v) = inputs_.value(t, v);
-      head.beta[i] = inputs_.beta(t, 0);
-    }
+    plain::Head head = plain::head_of(problem_, reading_, excerpt_);
     head.state = matrix_of(state_);
     const plain::HeadAnswer found = plain::chunk_answer(
         head, reading_.chunk, excerpt_.begin - excerpt_.sequence.begin, reading_, states_of_stream());
@@ -441,6 +451,9 @@ class Recurrence {
     if (reading_.round_state != &unchanged)
       for (double& x : state_) x = reading_.round_state(x);
     if (!reading_.output_misses_own) read(state_, q_, output_);
+    if (reading_.output_has_own_twice) add_own(1);
+    if (const double beta = inputs_.beta(t, 0); reading_.output_has_own_unweighted && beta != 0)
+      add_own(1 / beta - 1);
     if (reading_.transposed_states && K_ == V_) read_transposed();
     for (double& x : output_) x *= reading_.output_factor;
     if (reading_.decays_after_update) apply_decay();
@@ -519,6 +532,12 @@ class Recurrence {
     for (std::size_t i = 0; i < K_; ++i)
       for (std::size_t v = 0; v < V_; ++v) target[v] += x[i] * state[i * V_ + v];
   }
+  /// What the token writes once more, as o reads it.
+  void add_own(double times) {
+    double own = 0;
+    for (std::size_t i = 0; i < K_; ++i) own += q_[i] * k_[i];
+    add(update_, times * own, output_);
+  }
   void forget_last() {
     double share = 0;
     for (std::size_t i = 0; i < K_; ++i) share += read_key_[i] * decay_[i] * last_key_[i];
@@ -558,6 +577,12 @@ class Recurrence {
       case Joint::decay_twice:
         state_ = decayed(chunk, state_);
         break;
+      case Joint::initial_lost:
+        state_ = from(excerpt_.begin, t, std::vector<double>(state_.size(), 0.0));
+        break;
+      case Joint::one_part:
+        if (part > excerpt_.begin) state_ = local();
+        break;
       case Joint::chunk_lost:
         state_ = from(part, chunk, part_start_);
         break;
@@ -589,6 +614,32 @@ class Recurrence {
 
 }  // namespace
 
+plain::Head plain::head_of(const Problem& problem, const Interpretation& reading, const Excerpt& excerpt) {
+  const HeadInputs inputs(problem, reading, excerpt);
+  const Dimensions& d = problem.dimensions();
+  const std::size_t tokens = excerpt.end - excerpt.begin, K = d.K,
+                    V = excerpt.columns.empty() ? d.V : excerpt.columns.size();
+  const double scale = *reading.options.scale;
+  Head head{Matrix(tokens, K),
+            Matrix(tokens, K),
+            Matrix(tokens, V),
+            Matrix(tokens, K),
+            {},
+            {},
+            std::vector<double>(tokens),
+            scale};
+  std::vector<double> q(K), k(K), gates(K);
+  for (std::size_t i = 0; i < tokens; ++i) {
+    const std::size_t t = excerpt.begin + i;
+    inputs.query(t, q), inputs.key(t, k), inputs.gates(t, gates);
+    for (std::size_t x = 0; x < K; ++x)
+      head.q(i, x) = q[x] / scale, head.k(i, x) = k[x], head.g(i, x) = gates[x];
+    for (std::size_t v = 0; v < V; ++v) head.v(i, v) = inputs.value(t, v);
+    head.beta[i] = inputs.beta(t, 0);
+  }
+  return head;
+}
+
 double factor_of(TermFault fault, double scale) {
   switch (fault) {
     case TermFault::lost:
@@ -599,6 +650,8 @@ double factor_of(TermFault fault, double scale) {
       return 1 / scale;
     case TermFault::scaled_twice:
       return scale;
+    case TermFault::doubled:
+      return 2;
     default:
       return 1;
   }

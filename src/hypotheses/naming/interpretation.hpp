@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "hypotheses/naming/input_layouts.hpp"
 #include "kda/variants/variants.hpp"
 #include "numeric/elementary.hpp"
 
@@ -35,7 +36,8 @@ enum class FinalState : std::uint8_t {
   tail_lost,         ///< it lacks a shorter last chunk
   tail_decay_stale,  ///< a shorter last chunk decays it as the chunk before did
   tail_end_lost,     ///< a shorter last chunk reads G_n from behind it, where it is 0
-  stale_rows,        ///< a shorter last chunk adds what the chunk before wrote in the rows that it lacks
+  rows_behind,  ///< rows behind the end of a shorter last chunk are those of the next sequence, undecayed
+  stale_rows,   ///< a shorter last chunk adds what the chunk before wrote in the rows that it lacks
 };
 
 /// Where beta is, in w = beta (v - p), p the prediction.
@@ -55,6 +57,7 @@ enum class TermFault : std::uint8_t {
   weighted,             ///< with beta
   weighted_behind,      ///< beta multiplies the product with A, not what A multiplies
   decayed_behind,       ///< ... its decay does
+  doubled,              ///< it counts twice
   of_first_tile,        ///< what it reads of the second tile of channels is that of the first
   decay_of_first_tile,  ///< ... its decays are
   in_bf16,              ///< it is rounded
@@ -82,6 +85,7 @@ enum class ChunkTerm : std::uint8_t {
   carry,       ///< exp(G_n) h, in the state that leaves
   writes,      ///< (k exp(G_n - G))^T v_new, likewise
   readout,     ///< scale q exp(G) h
+  h,           ///< h as products read it
 };
 
 /// Channels of a key: all; those before and from the largest power of two below K on, as tiles have them.
@@ -122,6 +126,7 @@ enum class ChunkFault : std::uint8_t {
   last_row_lost,        ///< the last row of a chunk is not written
   carry_of_first_row,   ///< the state decays by G of the chunk's first row
   carry_of_row_before,  ///< ... of the last row but one
+  carry_of_last_gate,   ///< ... by the gate of the last row alone
   carry_by_column,      ///< exp(G_n) decays columns of the state, not rows
   query_exclusive,      ///< o reads h with exp(G) of the row before
   query_behind,         ///< o reads h after it decayed to the chunk's end
@@ -172,13 +177,15 @@ inline constexpr double usual_lower_bound = -5;
 /// How the parts that a sequence is computed in are joined wrongly.
 enum class Joint : std::uint8_t {
   none,
-  alone,        ///< the state is what the part makes of zeros
-  undecayed,    ///< ... added to that before the part
-  unerased,     ///< ... which decays, and of which nothing is erased
-  chunk_twice,  ///< the last chunk of the part before is applied again
-  decay_twice,  ///< ... its decays
-  chunk_lost,   ///< the state is that before the last chunk of the part
-  token_twice,  ///< the last token of the part before is applied again
+  alone,         ///< the state is what the part makes of zeros
+  undecayed,     ///< ... added to that before the part
+  unerased,      ///< ... which decays, and of which nothing is erased
+  chunk_twice,   ///< the last chunk of the part before is applied again
+  decay_twice,   ///< ... its decays
+  chunk_lost,    ///< the state is that before the last chunk of the part
+  token_twice,   ///< the last token of the part before is applied again
+  initial_lost,  ///< the state is what the tokens before make of zeros
+  one_part,      ///< the state is what the part makes of zeros, but of the first part of its own start
 };
 double to_bf16(double x);
 double to_fp16(double x);
@@ -186,6 +193,7 @@ double to_fp16(double x);
 /// Of which other head a value head reads something: so many further on, around the end.
 struct HeadShifts {
   std::size_t gate = 0, beta = 0, key = 0, value = 0;  ///< key: of query heads, q too
+  std::size_t parameters = 0;                          ///< A_log and dt_bias
 };
 
 /// Which rows are read with channels of another place: those from the largest power of two below K on with
@@ -239,9 +247,13 @@ struct Interpretation {
   bool sums_of_stream = false;        ///< sums of gates start anew at multiples of `chunk` of the packed row
   bool decays_after_update = false;   ///< S := decay (S + k w^T), read before it
   bool predict_before_decay = false;  ///< e = v - S^T k with the state of the token before
-  bool prediction_misses_last = false;  ///< ... but for a chunk's first row without what that token wrote
-  bool prediction_has_own = false;      ///< w = beta (v - p - k^T k w): with what the token itself writes
-  bool output_misses_own = false;       ///< o reads the state before its token writes
+  bool prediction_misses_last = false;     ///< ... but for a chunk's first row without what that token wrote
+  bool prediction_has_own = false;         ///< w = beta (v - p - k^T k w): with what the token itself writes
+  bool output_misses_own = false;          ///< o reads the state before its token writes
+  bool output_has_own_twice = false;       ///< o reads what its token writes twice
+  bool output_has_own_unweighted = false;  ///< ... without beta
+  bool prediction_of_raw_key = false;      ///< the prediction reads the state along k before its norm
+  std::optional<double> lowest_gate;       ///< log decays below -lowest_gate are raised to it
   double beta_factor = 1;
   bool beta_squared = false;        ///< in the update as in the prediction
   bool beta_on_value = false;       ///< v := beta v, before all else
@@ -255,6 +267,8 @@ struct Interpretation {
   HeadShifts further;
   ChannelShifts shifted;
   RowsOf rows;
+  const InputLayout* layout = nullptr;  ///< of `in_layout`
+  TokenInput in_layout = TokenInput::query;
   bool key_interleaved = false;              ///< k, not q, is read from query head h mod H
   bool prediction_of_query = false;          ///< the prediction reads the state along q
   bool decayed_again = false;                ///< o reads a state that has decayed again

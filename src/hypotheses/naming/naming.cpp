@@ -11,6 +11,7 @@
 
 #include "base/threads/parallel.hpp"
 #include "hypotheses/naming/rank.hpp"
+#include "hypotheses/naming/token_fit.hpp"
 #include "numeric/rounding.hpp"
 
 namespace kda_check::hypotheses {
@@ -153,7 +154,7 @@ class FaultSearch {
     std::vector<Unit> units = compared();
     if (std::ranges::all_of(units, is_right)) return std::move(found_);
     leave_out_right_heads(units);
-    if (!search() && !search_in_columns(units)) search_in_chunks();
+    if (!search() && !search_in_columns(units) && !search_in_chunks()) search_in_tokens();
     // Whose head it is, or which token's state, says less than the rule that takes it.
     const auto says_less = [](const Cause& cause) {
       return std::ranges::any_of(faults(), [&](const Fault& fault) {
@@ -282,6 +283,112 @@ class FaultSearch {
   }
   bool is_in_chunk() const { return chunk_end_ > 0; }
 
+  /// No fault that is known, but numbers of tokens that are others: of which kind, and which.
+  void search_in_tokens() {
+    constexpr std::size_t least_columns = 8;  // that tell one or two numbers
+    if (output_.o == nullptr || d_.V < least_columns || d_.strength != kda::Strength::head) return;
+    where_.clear(), chunk_end_ = 0, columns_ = all_columns();
+    const std::vector<Unit> units = compared();
+    const std::size_t tried = found_.tried;
+    if (const std::optional<Candidate> start = with_other_start())
+      rank(units, {*start}, thresholds, threads_, found_);
+    for (const std::size_t numbers : {1, 2}) {
+      if (!found_.causes.empty()) break;
+      std::vector<Candidate> list;
+      for (const TokenFit& fit : token_fits()) {
+        // One factor for all channels is that of a gate that they share.
+        const bool is_gate = std::ranges::find(fit.which, TokenFactor::decay) != fit.which.end();
+        if (fit.which.size() != numbers || (is_gate && d_.decays() > 1)) continue;
+        std::vector<FittedTokens> heads(found_.heads.size());
+        parallel_for(heads.size(), threads_, [&](std::size_t i, int) { heads[i] = fitted(fit, i); });
+        list.push_back({std::string(fit.name), fmt::format("{}: {}", fit.meaning, text_of_fit(fit, heads)),
+                        [this, heads] {
+                          UnitValues values;
+                          for (const FittedTokens& head : heads) add_to(values, head.answer);
+                          return values;
+                        }});
+      }
+      rank(units, list, thresholds, threads_, found_);
+    }
+    found_.tried = tried;
+  }
+  /// What follows from another state before the first row of the chunk that deviates, where there are rows
+  /// enough to tell: K numbers for each column.
+  std::optional<Candidate> with_other_start() const {
+    const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
+    const std::size_t from = deviation_ - (deviation_ - found_.sequence.begin) % rows,
+                      tokens = found_.end - from;
+    if (from < found_.begin || tokens < 2 * d_.K) return std::nullopt;
+    const Interpretation right(problem_);
+    std::vector<ExcerptAnswer> heads;
+    double size = 0, other_size = 0;
+    for (std::size_t i = 0; i < found_.heads.size(); ++i) {
+      Excerpt excerpt{found_.sequence, found_.begin, from, found_.heads[i], starts_[i]};
+      ExcerptAnswer whole = answer_of(problem_, right, excerpt);
+      excerpt.begin = from, excerpt.end = found_.end, excerpt.start = whole.state;
+      std::vector<double> error = answer_of(problem_, right, excerpt).o;
+      std::size_t wrong = 0;  // rows
+      for (std::size_t row = 0; row < tokens; ++row) {
+        Distance distance;
+        for (std::size_t v = 0; v < d_.V; ++v) {
+          double& x = error[row * d_.V + v];
+          const double got = got_o(from + row, found_.heads[i], v);
+          distance.add(got, x), x = got - x;
+        }
+        constexpr double clearly = 4;
+        wrong += distance.ratio() > clearly * output_.o_limit;
+      }
+      if (2 * wrong < 3 * d_.K) return std::nullopt;
+      const std::vector<double> change = fitted_start(plain::head_of(problem_, right, excerpt), error);
+      for (const double x : excerpt.start) size += x * x;
+      for (std::size_t k = 0; k < change.size(); ++k)
+        excerpt.start[k] += change[k], other_size += excerpt.start[k] * excerpt.start[k];
+      ExcerptAnswer rest = answer_of(problem_, right, excerpt);
+      whole.o.insert(whole.o.end(), rest.o.begin(), rest.o.end());
+      whole.state = std::move(rest.state);
+      heads.push_back(std::move(whole));
+    }
+    const std::string of_size =
+        size > 0 ? fmt::format(", {:.3g} times as large", std::sqrt(other_size / size)) : ", for zeros";
+    return Candidate{"other_state",
+                     fmt::format("the state before t={} is another one{}; what follows is right",
+                                 from - found_.sequence.begin, of_size),
+                     [this, heads] {
+                       UnitValues values;
+                       for (const ExcerptAnswer& head : heads) add_to(values, head);
+                       return values;
+                     }};
+  }
+  FittedTokens fitted(const TokenFit& fit, std::size_t head) const {
+    const Excerpt excerpt{found_.sequence, found_.begin, found_.end, found_.heads[head]};
+    plain::Head inputs = plain::head_of(problem_, Interpretation(problem_), excerpt);
+    inputs.state = plain::Matrix(d_.K, d_.V);
+    const std::vector<double> start =
+        found_.begin > found_.sequence.begin
+            ? starts_[head]
+            : answer_of(problem_, Interpretation(problem_),
+                        {found_.sequence, found_.begin, found_.begin, found_.heads[head]})
+                  .state;
+    for (std::size_t i = 0; i < start.size(); ++i) inputs.state(i / d_.V, i % d_.V) = start[i];
+    std::vector<double> got;
+    for (std::size_t t = found_.begin; t < found_.end; ++t)
+      for (std::size_t v = 0; v < d_.V; ++v) got.push_back(got_o(t, found_.heads[head], v));
+    return fitted_tokens(inputs, got, fit, output_.o_limit);
+  }
+  std::string text_of_fit(const TokenFit& fit, const std::vector<FittedTokens>& heads) const {
+    std::string text;
+    for (std::size_t i = 0; i < fit.which.size(); ++i) {
+      const Excerpt excerpt{found_.sequence, found_.begin, found_.end, found_.heads[0]};
+      std::vector<double> right;
+      if (fit.which[i] == TokenFactor::beta)
+        right = plain::head_of(problem_, Interpretation(problem_), excerpt).beta;
+      const std::string of_factor = text_of(heads[0].factors[i], right, found_.begin - found_.sequence.begin,
+                                            std::max(1e-4, 4 * output_.o_limit));
+      text += (text.empty() ? "" : "; ") + of_factor;
+    }
+    return heads.size() > 1 ? fmt::format("{} (head {})", text, found_.heads[0]) : text;
+  }
+
   std::vector<std::size_t> all_columns() const {
     std::vector<std::size_t> all(d_.V);
     std::iota(all.begin(), all.end(), std::size_t{0});
@@ -388,6 +495,9 @@ class FaultSearch {
       one.name += "_in_last_channels",
           one.meaning += " in the last channels (from the largest power of two below K on)";
     if (fault.at == Fault::At::head) one.meaning += fmt::format(" ({} further on)", at);
+    if (fault.at == Fault::At::layout)
+      one.meaning += fmt::format(": {} {}", token_inputs[at / input_layouts().size()],
+                                 input_layouts()[at % input_layouts().size()].name);
     if (fault.at == Fault::At::row) one.meaning += fmt::format(": {}", words_of_rows[at]);
     if (fault.at == Fault::At::scores)
       one.meaning += fmt::format(" (rows {}.., columns {}.., {} each)", score_blocks[at].row,
@@ -472,6 +582,12 @@ class FaultSearch {
       case Fault::At::scores:
         for (std::size_t i = 0; i < std::size(score_blocks); ++i) places.push_back(i);
         return places;
+      case Fault::At::layout:
+        for (std::size_t input = 0; input < std::size(token_inputs); ++input)
+          for (std::size_t i = 0; i < input_layouts().size(); ++i)
+            if (input_layouts()[i].differs(axes_of(d_, static_cast<TokenInput>(input), own)))
+              places.push_back(input * input_layouts().size() + i);
+        return places;
       case Fault::At::row:
         for (std::size_t i = 1; i < std::size(words_of_rows); ++i)
           if (is_other_row(static_cast<RowOf>(i), fault)) places.push_back(i);
@@ -538,8 +654,10 @@ class FaultSearch {
       return std::nullopt;
     with(factor);
     const double off = std::fabs(factor - 1);
-    one.meaning = fmt::format("{}: {:.{}g} of what it should be", fault.meaning, factor,
-                              3 + (off < 0.1) + (off < 0.01) + (off < 0.001));
+    one.meaning = fault.meaning.ends_with('}')
+                      ? fmt::format(fmt::runtime(fault.meaning), factor)
+                      : fmt::format("{}: {:.{}g} of what it should be", fault.meaning, factor,
+                                    3 + (off < 0.1) + (off < 0.01) + (off < 0.001));
     return one;
   }
 
@@ -620,16 +738,17 @@ class FaultSearch {
 
   UnitValues answer(const Interpretation& reading) const {
     UnitValues list;
+    for (std::size_t head = 0; head < found_.heads.size(); ++head) add_to(list, excerpt(reading, head));
+    return list;
+  }
+  /// As the output stores it.
+  void add_to(UnitValues& list, ExcerptAnswer answer) const {
     const auto add = [&](std::vector<double>& values, const Tensor& as) {
       for (double& x : values) x = in_range_of(as.dtype(), x);
       list.push_back(std::move(values));
     };
-    for (std::size_t head = 0; head < found_.heads.size(); ++head) {
-      ExcerptAnswer answer = excerpt(reading, head);
-      if (output_.o != nullptr) add(answer.o, *output_.o);
-      if (sees_final_state()) add(answer.state, *output_.final_state);
-    }
-    return list;
+    if (output_.o != nullptr) add(answer.o, *output_.o);
+    if (sees_final_state()) add(answer.state, *output_.final_state);
   }
 
   const Problem& problem_;

@@ -111,7 +111,7 @@ class Ranking {
   /// What leaves more than a right output errs by is a relative of what is wrong, but where it explains
   /// nearly all of many elements; a rounding depends on each one before it.
   bool is_cause(const Ranked& one, const Candidate& candidate) const {
-    constexpr double nearly_all = 0.97;
+    constexpr double nearly_all = 0.999;
     constexpr std::size_t many = 64;
     std::size_t elements = 0;
     bool is_left_somewhere = false;

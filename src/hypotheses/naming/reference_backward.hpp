@@ -94,6 +94,8 @@ enum class BackwardFault : std::uint8_t {
   prediction_by_writes,   ///< kg^T dv for w^T dv
   scores_of_u,            ///< dAqk = do u^T
   key_w_lost,             ///< dk and dbeta lack what w gives them
+  key_w_of_first_tile,    ///< ... in the second tile of channels
+  value_without_state,    ///< dv lacks kg dh, and what follows from it has it
   beta_of_half,           ///< dbeta of w is summed over the first half of the channels
   final_product_lost,     ///< dg lacks S dht of the last state
   state_behind,           ///< dq reads the state that leaves the chunk

@@ -195,7 +195,7 @@ Matrix keys(const Chunk& c, ChunkTerm term) {
 
 /// The row by whose G the state decays.
 std::size_t carried_by(const Chunk& c) {
-  if (c.is(ChunkFault::carry_of_first_row)) return 0;
+  if (c.is(ChunkFault::carry_of_first_row)) return 0;  // G of the first row is its gate
   return c.end() - (c.is(ChunkFault::carry_of_row_before) && c.end() > 0 ? 1 : 0);
 }
 
@@ -233,6 +233,8 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
       -1);
   c.v_new = c.rounded(ChunkTerm::v_new, std::move(c.v_new));
   Matrix after = weighted(state, [&](std::size_t x, std::size_t y) {
+    if (c.is(ChunkFault::carry_of_last_gate) && c.n > 1)
+      return c.from_start(c.n - 1, x) / c.from_start(c.n - 2, x);
     x = c.of_decay(ChunkTerm::carry, x);
     return c.factor(ChunkTerm::carry, x, head.scale) *
            c.decay(ChunkTerm::carry, x,
@@ -311,6 +313,7 @@ class ChunkGradient {
         product(transposed(fault_ == BackwardFault::prediction_by_writes ? c_.lowered : c_.w),
                 fault_ == BackwardFault::prediction_of_scores ? local : dv),
         -factor(Term::dh_prediction));
+    local_ = local;
     through_state(dv, entering);
     within();
     cumulate();
@@ -374,7 +377,14 @@ class ChunkGradient {
                    [&](std::size_t i, std::size_t) { return c_.beta[i]; }),
           -1);
     }
-    keep_and_sum(dvb, dkb);
+    if (fault_ == BackwardFault::value_without_state) {
+      v_ = weighted(product(At, local_), [&](std::size_t i, std::size_t) { return c_.beta[i]; });
+    }
+    keep_and_sum(
+        dvb, fault_ == BackwardFault::key_w_of_first_tile
+                 ? weighted(dkb, [&](std::size_t,
+                                     std::size_t x) { return is_among(Channels::first, x, c_.K) ? 1 : 0; })
+                 : dkb);
     find_key_products(At, dA);
   }
 
@@ -494,7 +504,7 @@ class ChunkGradient {
   const Matrix& leaving_;
   const Matrix rounded_;  ///< as products read it, where that is not as it is
   const Matrix &dh_, &h_, &behind_;
-  Matrix dAqk_, dL_, q_, k_, v_, G_;
+  Matrix local_, dAqk_, dL_, q_, k_, v_, G_;
   std::vector<double> beta_;
 };
 
@@ -543,6 +553,7 @@ Matrix transposed(const Matrix& a) {
 }
 
 Matrix Chunk::read(ChunkTerm term, const Matrix& state) const {
+  if (is(ChunkFault::of_term) && reading->chunk_term == ChunkTerm::h) return rounded(ChunkTerm::h, state);
   if (!is(term, TermFault::of_first_tile)) return state;
   Matrix tiles = state;
   for (std::size_t x = 0; x < K; ++x)

@@ -37,6 +37,9 @@ struct Head {
   double scale;
 };
 
+/// Those of an excerpt, as a reading takes them; without its state.
+Head head_of(const kda::Problem& problem, const Interpretation& reading, const Excerpt& excerpt);
+
 /// The gradients of the same.
 struct HeadGradient {
   Matrix q, k, v, g, state;
