@@ -1194,6 +1194,10 @@ TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[h
       for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, 14);
       for (std::size_t h = 0; h < problem.A_log->size(); ++h) problem.A_log->set(h, 0);
     }
+    if (fault.name == "slope_overflows") {
+      for (std::size_t i = 0; i < problem.g.size(); i += 3) problem.g.set(i, 100);
+      for (std::size_t h = 0; h < problem.A_log->size(); ++h) problem.A_log->set(h, -8);
+    }
     const kda::GradientTensors got = wrong_gradients(problem, fault, chunk_size);
     const std::vector<hypotheses::FailedGradient> output = failed(got);
     const hypotheses::Naming naming = hypotheses::name_gradient_fault(problem, output, {}, chunk_size, 2);
