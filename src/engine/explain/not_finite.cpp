@@ -86,9 +86,31 @@ struct Element {
   std::size_t token, head, channel;  ///< 0 where the tensor has none
 };
 struct Inputs {
-  const Problem &problem, &decays;  ///< `decays`: g as log decays in fp64
-  std::size_t rows;                 ///< of a chunk
+  const Problem &problem, &decays;              ///< `decays`: g as log decays in fp64
+  const std::vector<std::size_t>& large_gates;  ///< [sequence][head]: the first token of one, or the end
+  std::size_t rows;                             ///< of a chunk
 };
+
+/// Those whose softplus has exp(x) with such an x.
+std::vector<std::size_t> large_gates_of(const Problem& problem) {
+  const kda::Dimensions& d = problem.dimensions();
+  std::vector<std::size_t> first;
+  for (const kda::Sequence& sequence : problem.sequences())
+    for (std::size_t head = 0; head < d.HV; ++head) {
+      const auto is_large = [&](std::size_t t) {
+        for (std::size_t k = head * d.decays(); k < (head + 1) * d.decays(); ++k) {
+          const double bias = problem.dt_bias ? problem.dt_bias->value(k) : 0,
+                       x = problem.g.value((sequence.batch * d.T + t) * d.HV * d.decays() + k);
+          if (x + bias > numeric::log(largest_fp32)) return true;
+        }
+        return false;
+      };
+      std::size_t t = sequence.begin;
+      while (t < sequence.end && !is_large(t)) ++t;
+      first.push_back(t);
+    }
+  return first;
+}
 
 struct Rule {
   std::string_view tensor;
@@ -112,17 +134,8 @@ bool has_A_log(const Problem& problem) {
 bool is_lost_of_exp(const Inputs& in, const Element& at) {
   return numeric::exp(in.problem.A_log->value(at.head)) > largest_fp32;
 }
-/// The first token of the sequence whose gate has exp(x) with such an x, and those behind.
 bool is_behind_large_gate(const Inputs& in, const Element& at) {
-  const kda::Dimensions& d = in.problem.dimensions();
-  for (std::size_t t = at.sequence.begin; t <= at.token; ++t)
-    for (std::size_t k = 0; k < d.decays(); ++k) {
-      const std::size_t channel = at.head * d.decays() + k;
-      const double x = in.problem.g.value((at.sequence.batch * d.T + t) * d.HV * d.decays() + channel) +
-                       (in.problem.dt_bias ? in.problem.dt_bias->value(channel) : 0);
-      if (x > numeric::log(largest_fp32)) return true;
-    }
-  return false;
+  return at.token >= in.large_gates[at.sequence.index * in.problem.dimensions().HV + at.head];
 }
 bool has_softplus(const Problem& problem) { return problem.options.gate == kda::Gate::softplus; }
 /// exp(G_i - G_j) of a row behind, in a value head of its own.
@@ -201,10 +214,11 @@ std::string not_finite_like(const Problem& problem, const Answered& got, const r
       static_cast<double>(d.B * d.T) * static_cast<double>(d.HV * d.K * d.V) > most)
     return {};
   const Problem decays = kda::with_log_decays(problem);
+  const std::vector<std::size_t> large_gates = large_gates_of(problem);
   for (const Rule& rule : rules)
     for (const std::size_t rows : {got.chunk_size, std::size_t{64}, std::size_t{32}, std::size_t{16}})
       if (rule.tensor == failed.name && rule.applies(problem) &&
-          is_lost_by(rule, *got.tensor(failed.name), {problem, decays, rows}))
+          is_lost_by(rule, *got.tensor(failed.name), {problem, decays, large_gates, rows}))
         return fmt::format("bug: as of a kernel {}", rule.meaning);
   if (got.pass == kda::Pass::forward && got.tensor("o") != nullptr)
     return breaking_like(problem, got, threads);

@@ -27,6 +27,8 @@ class HeadInputs {
         columns_(excerpt.columns),
         known_(excerpt.gates),
         head_(excerpt.head) {
+    for (std::size_t input = 0; input < axes_.size(); ++input)
+      axes_[input] = axes_of(d_, static_cast<TokenInput>(input), reading.chunk);
     if (!problem.A_log) return;
     A_log_ = problem.A_log->value(reading.A_log_of_query_head
                                       ? head_ / problem.heads_per_group()
@@ -121,7 +123,7 @@ class HeadInputs {
   }
   /// Of a tensor of tokens, `row` of them counted over the batch.
   std::size_t element(TokenInput input, std::size_t row, std::size_t head, std::size_t channel) const {
-    const InputAxes axes = axes_of(d_, input, reading_.chunk);
+    const InputAxes& axes = axes_[static_cast<std::size_t>(input)];
     if (reading_.layout == nullptr || reading_.in_layout != input)
       return (row * axes.heads + head) * axes.width + channel;
     const std::size_t last = axes.B * axes.T * axes.heads * axes.width - 1;
@@ -213,6 +215,7 @@ class HeadInputs {
   const std::vector<std::size_t>& columns_;
   const KnownGates* const known_;
   const std::size_t head_;
+  std::array<InputAxes, std::size(token_inputs)> axes_{};
   double A_log_ = 0, A_ = 1;
 };
 
