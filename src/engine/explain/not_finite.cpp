@@ -10,6 +10,7 @@
 #include "base/names.hpp"
 #include "engine/explain/overflow.hpp"
 #include "explain/growth/forecast.hpp"
+#include "hypotheses/naming/conditions.hpp"
 #include "kda/bounds/log_decays.hpp"
 #include "numeric/elementary.hpp"
 
@@ -17,6 +18,10 @@ namespace kda_check::engine {
 
 namespace {
 
+using hypotheses::always;
+using hypotheses::has_A_log;
+using hypotheses::has_norm;
+using hypotheses::has_softplus;
 using kda::Problem;
 using tensor::Tensor;
 
@@ -126,10 +131,6 @@ bool is_zero_row(const Problem& problem, const Tensor& x, const Element& at) {
     if (x.value(row + k) != 0) return false;
   return true;
 }
-bool has_norm(const Problem& problem) { return problem.options.qk_l2norm; }
-bool has_A_log(const Problem& problem) {
-  return problem.A_log.has_value() && problem.options.gate != kda::Gate::none;
-}
 
 bool is_lost_of_exp(const Inputs& in, const Element& at) {
   return numeric::exp(in.problem.A_log->value(at.head)) > largest_fp32;
@@ -137,7 +138,6 @@ bool is_lost_of_exp(const Inputs& in, const Element& at) {
 bool is_behind_large_gate(const Inputs& in, const Element& at) {
   return at.token >= in.large_gates[at.sequence.index * in.problem.dimensions().HV + at.head];
 }
-bool has_softplus(const Problem& problem) { return problem.options.gate == kda::Gate::softplus; }
 /// exp(G_i - G_j) of a row behind, in a value head of its own.
 bool has_infinite_pair(const Inputs& in, const Element& at) {
   const kda::Dimensions& d = in.problem.dimensions();
@@ -157,7 +157,7 @@ constexpr auto has_tail = [](const Inputs& in, const Element& at) {
 };
 
 constexpr Rule rules[] = {
-    {"final_state", [](const Problem&) { return true; }, has_tail,
+    {"final_state", always, has_tail,
      "whose final state is not written, or has the padding of a last chunk in it (0 times infinity)"},
     {"o", has_norm,
      [](const Inputs& in, const Element& at) {
@@ -175,13 +175,13 @@ constexpr Rule rules[] = {
      "that differentiates the norm of k where it is 0"},
     {"dg", has_A_log, is_lost_of_exp, "in whose gradient of the gate exp(A_log) overflows"},
     {"dA_log", has_A_log, is_lost_of_exp, "in whose gradient of the gate exp(A_log) overflows"},
-    {"dq", [](const Problem&) { return true; }, has_infinite_pair,
+    {"dq", always, has_infinite_pair,
      "that forms exp(G_i - G_j) above the diagonal, too, where it overflows, and masks it afterwards"},
 };
 
 /// Whether a tensor is not finite in these elements, and only there.
 bool is_lost_by(const Rule& rule, const Tensor& got, const Inputs& in) {
-  std::size_t lost = 0, i = 0;
+  std::size_t lost = 0;
   const auto is_as_told = [&](std::size_t at, const Element& element) {
     const bool is_lost = rule.is_lost(in, element);
     lost += is_lost;
@@ -190,7 +190,7 @@ bool is_lost_by(const Rule& rule, const Tensor& got, const Inputs& in) {
   const kda::Dimensions& d = in.problem.dimensions();
   const std::vector<kda::Sequence> sequences = in.problem.sequences();
   if (got.shape().size() == 1)
-    for (; i < got.size(); ++i)
+    for (std::size_t i = 0; i < got.size(); ++i)
       if (!is_as_told(i, {{}, 0, i, 0})) return false;
   const bool is_state = rule.tensor == "final_state";
   const std::size_t heads = got.shape().size() > 2 ? got.shape()[is_state ? 1 : 2] : 0,

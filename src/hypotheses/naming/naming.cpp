@@ -364,11 +364,9 @@ class FaultSearch {
     plain::Head inputs = plain::head_of(problem_, Interpretation(problem_), excerpt);
     inputs.state = plain::Matrix(d_.K, d_.V);
     const std::vector<double> start =
-        found_.begin > found_.sequence.begin
-            ? starts_[head]
-            : answer_of(problem_, Interpretation(problem_),
-                        {found_.sequence, found_.begin, found_.begin, found_.heads[head]})
-                  .state;
+        answer_of(problem_, Interpretation(problem_),
+                  {found_.sequence, found_.begin, found_.begin, found_.heads[head], starts_[head]})
+            .state;
     for (std::size_t i = 0; i < start.size(); ++i) inputs.state(i / d_.V, i % d_.V) = start[i];
     std::vector<double> got;
     for (std::size_t t = found_.begin; t < found_.end; ++t)

@@ -313,8 +313,7 @@ class ChunkGradient {
         product(transposed(fault_ == BackwardFault::prediction_by_writes ? c_.lowered : c_.w),
                 fault_ == BackwardFault::prediction_of_scores ? local : dv),
         -factor(Term::dh_prediction));
-    local_ = local;
-    through_state(dv, entering);
+    through_state(dv, local, entering);
     within();
     cumulate();
     if (fault_ == BackwardFault::value_unsolved) v_ = dv;
@@ -346,7 +345,7 @@ class ChunkGradient {
   }
 
   /// B3
-  void through_state(const Matrix& dv, const Matrix& entering) {
+  void through_state(const Matrix& dv, const Matrix& local, const Matrix& entering) {
     q_ = weighted(product(c_.d_o, transposed(fault_ == BackwardFault::state_behind ? behind_ : h_)),
                   [&](std::size_t i, std::size_t x) {
                     return scale_ * factor(Term::dq_state) *
@@ -367,8 +366,11 @@ class ChunkGradient {
     dA = lower(weighted(dA, [&](std::size_t i, std::size_t j) { return weight(Term::dA, by_row ? i : j); }),
                false);
     const Matrix At = fault_ == BackwardFault::never_transposed ? c_.A : transposed(c_.A),
-                 dvb = product(fault_ == BackwardFault::value_not_transposed ? c_.A : At, dv),
-                 dkb = product(fault_ == BackwardFault::key_not_transposed ? c_.A : At, dw);
+                 dvb = product(fault_ == BackwardFault::value_not_transposed ? c_.A : At, dv);
+    Matrix dkb = product(fault_ == BackwardFault::key_not_transposed ? c_.A : At, dw);
+    if (fault_ == BackwardFault::key_w_of_first_tile)
+      dkb = weighted(std::move(dkb),
+                     [&](std::size_t, std::size_t x) { return is_among(Channels::first, x, c_.K) ? 1 : 0; });
     v_ = weighted(dvb, [&](std::size_t i, std::size_t) { return c_.beta[i]; });
     if (fault_ == BackwardFault::value_masked) {
       const auto own = [&](std::size_t i, std::size_t) { return c_.Aqk(i, i); };
@@ -377,14 +379,9 @@ class ChunkGradient {
                    [&](std::size_t i, std::size_t) { return c_.beta[i]; }),
           -1);
     }
-    if (fault_ == BackwardFault::value_without_state) {
-      v_ = weighted(product(At, local_), [&](std::size_t i, std::size_t) { return c_.beta[i]; });
-    }
-    keep_and_sum(
-        dvb, fault_ == BackwardFault::key_w_of_first_tile
-                 ? weighted(dkb, [&](std::size_t,
-                                     std::size_t x) { return is_among(Channels::first, x, c_.K) ? 1 : 0; })
-                 : dkb);
+    if (fault_ == BackwardFault::value_without_state)
+      v_ = weighted(product(At, local), [&](std::size_t i, std::size_t) { return c_.beta[i]; });
+    keep_and_sum(dvb, dkb);
     find_key_products(At, dA);
   }
 
@@ -504,7 +501,7 @@ class ChunkGradient {
   const Matrix& leaving_;
   const Matrix rounded_;  ///< as products read it, where that is not as it is
   const Matrix &dh_, &h_, &behind_;
-  Matrix local_, dAqk_, dL_, q_, k_, v_, G_;
+  Matrix dAqk_, dL_, q_, k_, v_, G_;
   std::vector<double> beta_;
 };
 

@@ -39,13 +39,13 @@ class RowFit {
       : token_(token), got_(got), which_(which), noise_(noise) {}
 
   Factors run() const {
-    constexpr double starts[] = {1, 0.25, 2.5, -1, 0};
+    constexpr double other_starts[] = {0.25, 2.5, -1, 0};
     // What is right needs no other numbers.
     constexpr double right = 2;
     const auto count = static_cast<double>(token_.value.size());
     if (cost(all_ones()) <= right * right * count) return all_ones();
     Factors best = from(1);
-    for (const double start : starts)
+    for (const double start : other_starts)
       if (const Factors other = from(start); cost(other) < cost(best)) best = other;
     // Nor is a number told that is not known, or that may be none at all: what follows would have its error.
     constexpr double hardly = 16;
