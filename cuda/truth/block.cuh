@@ -1,5 +1,5 @@
-// What the two forms of the oracle's recurrence share: where a block is, and the inputs of tokens in its
-// shared memory, each copied there while the token before the one before is at work.
+// What a block of the oracle's recurrence begins with: where it is, and the inputs of tokens in its shared
+// memory, each copied there while the token before the one before is at work.
 #pragma once
 
 #include "cuda/device/check.hpp"
@@ -20,10 +20,10 @@ struct OraclePlace {
   int head, first_column;
   TokenRange range;
 
-  __device__ OraclePlace(const OraclePortion& portion, int columns)
+  __device__ explicit OraclePlace(const OraclePortion& portion)
       : p(portion),
         head(static_cast<int>(blockIdx.y)),
-        first_column(static_cast<int>(blockIdx.x) * columns),
+        first_column(static_cast<int>(blockIdx.x) * warp_lanes),
         range(portion.ranges[blockIdx.z]) {}
   __device__ int tokens() const { return static_cast<int>(range.count); }
   /// Of [tokens][heads].
@@ -64,11 +64,10 @@ class OracleRows {
   int first_;
 };
 
-/// Values, those beyond V zeros, and beta.
-template <int columns>
+/// Values, a column for each lane, those beyond V zeros, and beta.
 class OracleValues {
  public:
-  static __host__ __device__ int size() { return oracle_slots * (columns + 2); }
+  static __host__ __device__ int size() { return oracle_slots * (warp_lanes + 2); }
 
   __device__ explicit OracleValues(double* memory) : memory_(memory) {}
   __device__ double value(int t, int column) const { return slot(t)[2 + column]; }
@@ -78,13 +77,13 @@ class OracleValues {
   __device__ void fetch(const OraclePlace& place, int t) {
     if (t >= place.tokens()) return;
     const int lane = static_cast<int>(threadIdx.x) % warp_lanes, column = place.first_column + lane;
-    if (lane < columns && column < place.p.V)
+    if (column < place.p.V)
       copy_to_shared<8>(slot(t) + 2 + lane, place.p.values + place.token(t) * place.p.V + column);
     if (lane == 0) copy_to_shared<16>(slot(t), place.p.strengths + 2 * place.token(t));
   }
 
  private:
-  __device__ double* slot(int t) const { return memory_ + t % oracle_slots * (columns + 2); }
+  __device__ double* slot(int t) const { return memory_ + t % oracle_slots * (warp_lanes + 2); }
   double* memory_;
 };
 
@@ -101,13 +100,13 @@ struct OracleWrite {
     return {Step::scaled(Step::difference(value, Step::normalised(sum)), beta),
             numeric::absolute(value) + magnitude};
   }
-  /// Three numbers, `stride` apart.
-  static __device__ OracleWrite load(const double* from, int stride) {
-    return {Step::of(from[0], from[stride]), from[2 * stride]};
+  /// Three numbers, each behind those of the other lanes.
+  static __device__ OracleWrite load(const double* from) {
+    return {Step::of(from[0], from[warp_lanes]), from[2 * warp_lanes]};
   }
-  __device__ void store(double* to, int stride) const {
+  __device__ void store(double* to) const {
     const numeric::DoubleDouble x = Step::pair(write);
-    to[0] = x.hi, to[stride] = x.lo, to[2 * stride] = magnitude;
+    to[0] = x.hi, to[warp_lanes] = x.lo, to[2 * warp_lanes] = magnitude;
   }
 };
 

@@ -163,7 +163,6 @@ class OracleRun {
       outputs_.emplace_back("outputs", output_bytes);
     computed_ = std::vector<Mark>(outputs_.size());
     host_.states.reserve(3 * std::min(states_at_once, heads_) * d_.K * d_.V * sizeof(double));
-    check(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, 0), "asking for processors");
     check(cudaStreamSynchronize(nullptr), "uploading");  // which those below would not wait for
   }
 
@@ -263,14 +262,13 @@ class OracleRun {
     bring(step, slot, i >= slots);
     const OraclePortion p = portion(step, slot, output);
     const int sequences = static_cast<int>(step.pieces.size());
-    // Where there are few heads, beside the recurrence of the step before.
+    // Beside the recurrence of the step before, where that leaves processors idle.
     if (p.tokens > 0) launch_oracle_inputs(p, up_.get());
     prepared_[slot].set(up_);
     prepared_[slot].hold_back(compute_);
     if (step.begins) launch_oracle_states(p, sequences, step.pieces.front().index, compute_.get());
     if (p.tokens > 0)
-      (r_.in_fp64 ? launch_oracle_recurrence_in_fp64 : launch_oracle_recurrence)(p, sequences, processors_,
-                                                                                 compute_.get());
+      (r_.in_fp64 ? launch_oracle_recurrence_in_fp64 : launch_oracle_recurrence)(p, sequences, compute_.get());
     taken_[slot].set(compute_);
     computed_[output].set(compute_);
   }
@@ -327,7 +325,6 @@ class OracleRun {
   const kda::Dimensions d_;
   const std::size_t heads_;
   std::size_t query_heads_ = 0, most_tokens_ = 0, most_sequences_ = 0, input_bytes_ = 0;
-  int processors_ = 0;
   std::array<TokenTensor, 5> tensors_;
   std::vector<OracleStep> steps_;
   DeviceMemory A_log_, dt_bias_, initial_state_, states_;

@@ -56,8 +56,7 @@ void launch_oracle_inputs(const OraclePortion& p, cudaStream_t stream);
 /// Rows of V elements, widened to `value_stride` columns; zeros beyond them and where there is no tensor.
 void launch_oracle_values(const OraclePortion& p, const Tensor& from, double* to, cudaStream_t stream);
 /// The recurrence over the tokens of `sequences` ranges (recurrence.cuh).
-void launch_oracle_recurrence(const OraclePortion& p, int sequences, int processors, cudaStream_t stream);
-void launch_oracle_recurrence_in_fp64(const OraclePortion& p, int sequences, int processors,
-                                      cudaStream_t stream);
+void launch_oracle_recurrence(const OraclePortion& p, int sequences, cudaStream_t stream);
+void launch_oracle_recurrence_in_fp64(const OraclePortion& p, int sequences, cudaStream_t stream);
 
 }  // namespace kda_check::cuda

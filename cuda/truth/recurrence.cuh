@@ -1,6 +1,5 @@
-// The recurrence of the oracle where there are heads enough for all processors
-// (src/kda/kernels/truth/oracle_step.hpp has its arithmetic). A block has 32 columns of the state of a head,
-// a lane sixteen rows of one of them, in registers.
+// The recurrence of the oracle (src/kda/kernels/truth/oracle_step.hpp has its arithmetic). A block has 32
+// columns of the state of a head, a lane sixteen rows of one of them, in registers.
 //
 // Sums over k run from the first row to the last, so from warp to warp: what is before its rows each gets
 // from the warp before it. Little of a sum depends on that. Of a running sum in double-double it is the high
@@ -24,7 +23,7 @@ struct OracleShared {
   __host__ __device__ explicit OracleShared(int K)
       : warps(oracle_warps(K)),
         rows(OracleRows::size(K)),
-        values(OracleValues<warp_lanes>::size()),
+        values(OracleValues::size()),
         written(3 * warp_lanes),
         handed(oracle_sums * (warps + 1) * 3 * warp_lanes),
         magnitudes(oracle_rows * warps * warp_lanes),
@@ -43,7 +42,7 @@ class OracleWarp {
 
   __device__ OracleWarp(const OraclePortion& p, double* memory)
       : shared_(p.K),
-        place_(p, warp_lanes),
+        place_(p),
         lane_(static_cast<int>(threadIdx.x) % warp_lanes),
         warp_(static_cast<int>(threadIdx.x) / warp_lanes),
         column_(place_.first_column + lane_),
@@ -114,7 +113,7 @@ class OracleWarp {
 
   __device__ void update(int t) {
     write_is_there().wait(t);
-    const auto token = OracleWrite<Step>::load(written_, warp_lanes);
+    const auto token = OracleWrite<Step>::load(written_);
     const ChannelPairs* const x = inputs_.at(t);
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
@@ -202,7 +201,7 @@ class OracleWarp {
     OracleWrite<Step>::of(values_.value(t + 1, lane_), added_up(Sum::prediction),
                           handed(Sum::prediction, shared_.warps)[warp_lanes],
                           Step::of(values_.beta_hi(t + 1), values_.beta_lo(t + 1)))
-        .store(written_, warp_lanes);
+        .store(written_);
     write_is_there().arrive();
   }
 
@@ -210,7 +209,7 @@ class OracleWarp {
   const OraclePlace place_;
   const int lane_, warp_, column_;
   OracleRows inputs_;
-  OracleValues<warp_lanes> values_;
+  OracleValues values_;
   double *written_, *handed_, *magnitudes_;
   ChainBarrier* barriers_;
   Number state_[rows];
@@ -221,6 +220,15 @@ template <class Step>
 __global__ void __launch_bounds__(512, 1) oracle_recurrence(const __grid_constant__ OraclePortion p) {
   extern __shared__ __align__(16) double oracle_memory[];
   if (p.ranges[blockIdx.z].count > 0) OracleWarp<Step>(p, oracle_memory).run();
+}
+
+template <class Step>
+void launch_oracle(const OraclePortion& p, int sequences, cudaStream_t stream) {
+  const OracleShared shared(p.K);
+  const dim3 blocks(static_cast<unsigned>((p.V + warp_lanes - 1) / warp_lanes),
+                    static_cast<unsigned>(p.heads), static_cast<unsigned>(sequences));
+  launch_on(stream, "launching the recurrence of the oracle", oracle_recurrence<Step>, blocks,
+            shared.warps * warp_lanes, shared.bytes(), p);
 }
 
 }  // namespace kda_check::cuda

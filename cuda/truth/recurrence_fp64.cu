@@ -1,10 +1,9 @@
-#include "cuda/truth/recurrence_launch.cuh"
+#include "cuda/truth/recurrence.cuh"
 
 namespace kda_check::cuda {
 
-void launch_oracle_recurrence_in_fp64(const OraclePortion& p, int sequences, int processors,
-                                      cudaStream_t stream) {
-  launch_oracle<kda::DoubleStep<double>>(p, sequences, processors, stream);
+void launch_oracle_recurrence_in_fp64(const OraclePortion& p, int sequences, cudaStream_t stream) {
+  launch_oracle<kda::DoubleStep<double>>(p, sequences, stream);
 }
 
 }  // namespace kda_check::cuda
