@@ -42,7 +42,7 @@ class ChainRules {
         token_(token),
         local_(local),
         head_(work.first_head + local),
-        row_(work.row(token, local)),
+        row_(work.gradient_row(token, local)),
         stored_(p.at(token, p.HV, head_)),
         terms_(places),
         gates_(places + p.K) {
@@ -55,17 +55,17 @@ class ChainRules {
     T y[rows], dg[rows], dq[rows] = {}, dk[rows] = {};
     const LaneRow<rows> columns(p_.V);
     const bool has_values = work_.y != nullptr;  // else they are stored already
-    if (has_values) columns.load(work_.y + row_ * p_.V, y);
+    if (has_values) columns.load(work_.y + row_ * work_.value_stride, y);
     const bool has_gates = work_.dg != nullptr;  // else they are stored already
-    if (has_gates) channels_.load(work_.dg + row_ * p_.K, dg);
+    if (has_gates) channels_.load(work_.dg + row_ * work_.key_stride, dg);
     if (leads) {
-      channels_.load(work_.dq + row_ * p_.K, dq);
+      channels_.load(work_.dq + row_ * work_.key_stride, dq);
       load_key_part(0, dk);
     }
     if (has_values) value(columns, y);
     for (int first = LaneRow<rows>::elements; has_values && first < p_.V; first += LaneRow<rows>::elements) {
       const LaneRow<rows> more(p_.V, first);
-      more.load(work_.y + row_ * p_.V, y);
+      more.load(work_.y + row_ * work_.value_stride, y);
       value(more, y);
     }
     strength();
@@ -90,10 +90,10 @@ class ChainRules {
   }
   /// dk of a value head of the group, with what comes through its erase gate.
   __device__ void load_key_part(int member, T (&dk)[rows]) const {
-    channels_.load(work_.dk + (row_ + member) * p_.K, dk);
+    channels_.load(work_.dk + (row_ + member * work_.head_step()) * work_.key_stride, dk);
     if (!relatives || work_.dread == nullptr) return;
     T dread[rows];
-    channels_.load(work_.dread + (row_ + member) * p_.K, dread);
+    channels_.load(work_.dread + (row_ + member * work_.head_step()) * work_.key_stride, dread);
     channels_.times(p_.erase, (stored_ + member) * p_.K, dread);
     channels_.over_elements([&](int r, int) { dk[r] = dk[r] + dread[r]; });
   }
@@ -102,7 +102,7 @@ class ChainRules {
     const KeyRow<T, rows> row(p_, p_.k, p_.at(token_, p_.H, p_.query_head(head_)));
     T key[rows], dread[rows];
     forwards_.normalised(p_, work_, row, Gradient::dk, row_, key);
-    channels_.load(work_.dread + row_ * p_.K, dread);
+    channels_.load(work_.dread + row_ * work_.key_stride, dread);
     channels_.over_elements([&](int r, int) { dread[r] = key[r] * dread[r]; });
     channels_.store(dread, tensor(Gradient::derase), stored_ * p_.K);
   }
@@ -119,7 +119,7 @@ class ChainRules {
 
   /// r e, through the sigmoid.
   __device__ void column_strengths() const {
-    const T *const r = work_.r + row_ * p_.V, *const e = work_.e + row_ * p_.V;
+    const T *const r = work_.r + row_ * work_.value_stride, *const e = work_.e + row_ * work_.value_stride;
     const MutableTensor& to = tensor(Gradient::dbeta);
 #pragma unroll 1
     for (int v = lane_; v < p_.V; v += warp_lanes)
@@ -140,7 +140,8 @@ class ChainRules {
     const MutableTensor& to = tensor(Gradient::dg);
     store(sum, to.data, to.dtype, stored_);
     if (p_.gate == kda::Gate::none) return;
-    work_.dg[row_ * p_.K] = work_.bias_from_stored_gate ? load<T>(to.data, to.dtype, stored_) : sum;
+    work_.dg[row_ * work_.key_stride] =
+        work_.bias_from_stored_gate ? load<T>(to.data, to.dtype, stored_) : sum;
     work_.amplitude_terms[row_] = T(0) + term;
   }
 
@@ -163,7 +164,7 @@ class ChainRules {
     channels_.store(dg, to, stored_ * p_.K);
     if (work_.bias_from_stored_gate)
       channels_.over_elements([&](int r, int k) { dg[r] = load<T>(to.data, to.dtype, stored_ * p_.K + k); });
-    channels_.store(dg, work_.dg + row_ * p_.K);
+    channels_.store(dg, work_.dg + row_ * work_.key_stride);
     __syncwarp();
     if (lane_ != 0) return;
     T sum = T(0);
@@ -179,8 +180,9 @@ class ChainRules {
 #pragma unroll 1
     for (int member = 1; member < work_.group; ++member) {
       T part[rows];
-      gradient == Gradient::dk ? load_key_part(member, part)
-                               : channels_.load(parts + (row_ + member) * p_.K, part);
+      gradient == Gradient::dk
+          ? load_key_part(member, part)
+          : channels_.load(parts + (row_ + member * work_.head_step()) * work_.key_stride, part);
       channels_.over_elements([&](int r, int) { sum[r] = sum[r] + factor * part[r]; });
     }
     if (p_.qk_l2norm) {
@@ -196,7 +198,7 @@ class ChainRules {
 
   /// r . e
   __device__ T prediction_times_error() const {
-    const T *const r = work_.r + row_ * p_.V, *const e = work_.e + row_ * p_.V;
+    const T *const r = work_.r + row_ * work_.value_stride, *const e = work_.e + row_ * work_.value_stride;
     T sum = lane_ < p_.V ? r[lane_] * e[lane_] : T(0);
 #pragma unroll 1
     for (int v = lane_ + warp_lanes; v < p_.V; v += warp_lanes) sum = multiply_add<is_fused>(r[v], e[v], sum);

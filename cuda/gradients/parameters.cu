@@ -19,8 +19,8 @@ __global__ void add_tokens(const __grid_constant__ DeviceProblem p,
   const std::size_t to = std::size_t{blockIdx.x} * work.heads + local;
   T bias = T(0), amplitude = T(0);
   for (std::uint32_t t = 0; t < block.count; ++t) {
-    const std::size_t row = work.row(std::size_t{block.first} + t, local);
-    if (k < p.decays) bias = bias + work.dg[row * p.K + k];
+    const std::size_t row = work.gradient_row(std::size_t{block.first} + t, local);
+    if (k < p.decays) bias = bias + work.dg[row * work.key_stride + k];
     if (k == 0) amplitude = amplitude + work.amplitude_terms[row];
   }
   if (k < p.decays) work.bias_sums[to * p.decays + k] = bias;

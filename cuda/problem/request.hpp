@@ -42,11 +42,9 @@ struct Request : ProblemInputs {
   bool is_fp64 = false, is_fused = true;
   kda::Exponential exponential = kda::Exponential::cuda;
   kda::CastPoints casts;
-  kda::DecayForm decay = kda::DecayForm::anchor_pair;  ///< chunk: anchors of 16 rows
-  kda::TailForm tail = kda::TailForm::suffix;
+  kda::Arithmetic arithmetic;
   std::size_t chunk_size = 64;
-  bool on_tensor_cores = false;  ///< chunk: the arithmetic of the preset h100-mma, but for `decay`
-  bool splits_operands = false;  ///< ... of h100-mma3
+  bool on_tensor_cores = false;  ///< chunk: the arithmetic of the preset h100-mma or h100-mma3
 
   /// chunk: where its stages go, by kda::Stage, in fp32 or fp64 as computed; states always [.., K, V].
   std::array<Output, kda::stage_count> stages;

@@ -13,8 +13,8 @@
 #include "cuda/device/device.hpp"
 #include "cuda/device/stream.hpp"
 #include "cuda/problem/device_tensors.cuh"
-#include "cuda/problem/launcher_memory.cuh"
-#include "cuda/spread/backward.cuh"
+#include "cuda/spread/emulation.hpp"
+#include "cuda/teams/arrays.cuh"
 #include "kda/arithmetic/gpu_words.hpp"
 #include "kda/kernels/elements/gradient_rules.hpp"
 
@@ -24,12 +24,9 @@ namespace {
 
 constexpr double share_of_memory = 0.4;           ///< the oracle runs meanwhile
 constexpr double gradient_share_of_memory = 0.6;  ///< whose oracle is done before
-constexpr int longest_chunk = 64;
-constexpr std::uint32_t shortest_piece = 16;  ///< a chunk, or what is between checkpoints
+constexpr std::uint32_t shortest_piece = 16;      ///< a chunk, or what is between checkpoints
 static_assert(checkpoint_tokens >= shortest_piece);
 constexpr numeric::DType state_dtype = numeric::DType::fp32;
-constexpr int teams_at_once = 528;           ///< four on each multiprocessor of an H100
-constexpr int gradient_teams_at_once = 264;  ///< which have more scratch memory
 
 /// Who has work memory for what.
 struct LaneKind {
@@ -45,7 +42,6 @@ struct LaneKind {
   std::size_t stride(std::size_t width) const {
     return has_tiles() ? (width + tile_columns - 1) / tile_columns * tile_columns : kda::padded(width);
   }
-  int teams() const { return backward ? gradient_teams_at_once : teams_at_once; }
   double share() const { return backward ? gradient_share_of_memory : share_of_memory; }
   /// Backwards the recurrence leaves most of a device idle; beside chunk forms both would take longer, so it
   /// follows them. Otherwise two fill it but for what each does from chunk to chunk or from token to token,
@@ -63,15 +59,14 @@ class Lane {
     work_.sequences = memory_.uploaded("sequences", sequences_);
     work_.sequence_count = static_cast<int>(sequences_.size());
     work_.token_count = static_cast<int>(d_.B * d_.T), work_.group = static_cast<int>(d_.HV / d_.H);
-    work_.value_stride = static_cast<int>(kind.stride(d_.V));
     work_.scratch_elements = scratch_elements(kind, d_);
     scratch_ = DeviceMemory("scratch", scratch_bytes(kind, d_));
-    work_.scratch = scratch_.as<float>(), work_.teams = kind.teams();
+    work_.scratch = scratch_.as<float>(), work_.teams = teams_at_once(kind.backward);
     heads_together_ = memory_.place(r, arrays(r, kind, work_), share);
   }
 
   static std::size_t bytes(const Request& r, const LaneKind& kind) {
-    GradientWork work{};
+    TeamGradientWork<float> work{};
     std::size_t elements = 0;
     for (const WorkArray<float>& array : arrays(r, kind, work)) elements += array.of_head;
     return sizeof(float) * elements * r.dimensions.HV + scratch_bytes(kind, r.dimensions);
@@ -81,34 +76,29 @@ class Lane {
   int forms() const { return forms_; }
 
   /// What its kernels will be told. `slowest`: where decays are scaled.
-  GradientWork prepared(const EmulatedForm& form, const DeviceProblem& p, int* slowest) {
-    const kda::Arithmetic& arithmetic = form.arithmetic;
+  TeamGradientWork<float> prepared(const EmulatedForm& form, const DeviceProblem& p, int* slowest) {
     const Pieces chunks(
         sequences_,
         static_cast<std::uint32_t>(kind_.has_tiles() ? std::size_t{checkpoint_tokens} : form.chunk_size));
-    GradientWork work = work_;
+    TeamGradientWork<float> work = work_;
     work.chunks = memory_.uploaded("chunks", chunks.all),
     work.chunk_count = static_cast<int>(chunks.all.size());
     work.chunks_of = memory_.uploaded("chunks of sequences", chunks.of);
-    work.C = static_cast<int>(form.chunk_size), work.chunk_form = work.norm_by_reciprocal = form.chunk;
-    work.key_stride =
-        form.chunk || form.backward ? static_cast<int>(kind_.stride(d_.K)) : static_cast<int>(d_.K);
-    work.operations = kda::operations_of(arithmetic);
-    work.decay = arithmetic.decay, work.inverse = arithmetic.inverse, work.tail_form = arithmetic.tail;
-    work.anchor_rows = std::min(arithmetic.anchor_rows, work.C);
-    work.inverse_rows = std::min(arithmetic.inverse_rows, (work.C + 15) / 16 * 16);
-    work.clamp = static_cast<float>(arithmetic.clamp * 0.693147180559945309417232121458);
+    work.set(form.arithmetic, form.chunk_size);
+    work.chunk_form = work.norm_by_reciprocal = form.chunk;
+    if (!form.chunk && !form.backward) work.key_stride = static_cast<int>(d_.K);
     work.scaled = form.scaled, work.factor = form.factor, work.slowest = slowest;
     work.key_of_decay = static_cast<int>(d_.K / d_.decays());
-    if (form.backward) set_sums(work.sums, form, p);
+    if (form.backward) add_up_as_the_cpu(work, form, p);
     ++forms_;
     return work;
   }
   /// Behind those before it. Nothing waits for it; what fills memory must be done.
-  void start(const EmulatedForm& form, const DeviceProblem& p, GradientWork work) const {
+  void start(const EmulatedForm& form, const DeviceProblem& p, TeamGradientWork<float> work) const {
     over_heads(p, heads_together_, [&](int first, int heads) {
-      work.first_head = work.sums.first_head = first, work.heads = work.sums.heads = heads;
-      launch_emulation_prepare(stream_.get(), p, work);
+      work.set_heads(first, heads);
+      launch_team_inputs<float>(stream_.get(), p, work);
+      launch_load_states(stream_.get(), p, work, p.initial_state, work.state, work.sequence_count);
       form.backward ? launch_backward(form, p, work) : launch_forward(form, p, work);
     });
   }
@@ -120,86 +110,70 @@ class Lane {
   }
 
  private:
-  void launch_forward(const EmulatedForm& form, const DeviceProblem& p, const EmulationWork& work) const {
-    form.chunk ? launch_emulation_chunk(stream_.get(), work.operations.is_fused, p, work)
-               : launch_emulation_tokens(stream_.get(), p, work);
-    launch_emulation_store(stream_.get(), p, work);
+  void launch_forward(const EmulatedForm& form, const DeviceProblem& p, const TeamWork<float>& work) const {
+    if (form.chunk) {
+      launch_team_operands(stream_.get(), p, work);
+      launch_team_states(stream_.get(), p, work);
+    } else {
+      launch_team_tokens(stream_.get(), p, work);
+    }
+    launch_team_output(stream_.get(), p, work);
+    launch_store_states(stream_.get(), p, work, work.state, p.final_state, work.sequence_count);
   }
-  void launch_backward(const EmulatedForm& form, const DeviceProblem& p, const GradientWork& work) const {
-    launch_gradient_inputs(stream_.get(), p, work);
-    form.chunk ? launch_emulation_chunk_backward(stream_.get(), work.operations.is_fused, p, work)
-               : launch_emulation_tokens_backward(stream_.get(), p, work);
+  void launch_backward(const EmulatedForm& form, const DeviceProblem& p,
+                       const TeamGradientWork<float>& work) const {
+    launch_output_gradient(stream_.get(), p, work);
+    launch_load_states<float>(stream_.get(), p, work, p.state_gradient, work.gradient, work.sequence_count);
+    if (form.chunk) {
+      launch_team_operands<float>(stream_.get(), p, work);
+      launch_team_local_gradients(stream_.get(), p, work);
+      launch_team_state_gradients(stream_.get(), p, work);
+      launch_team_chunk_gradients(stream_.get(), p, work);
+    } else {
+      launch_team_tokens_backward(stream_.get(), p, work);
+    }
     launch_gradient_chain(stream_.get(), p, work);
+    launch_store_states<float>(stream_.get(), p, work, work.gradient,
+                               p.gradients[static_cast<int>(kda::Gradient::dinitial_state)],
+                               work.sequence_count);
   }
-  /// As the CPU adds them up: chunk by chunk, or as many tokens at a time.
-  void set_sums(TokenGradients<float>& sums, const EmulatedForm& form, const DeviceProblem& p) {
+  /// Chunk by chunk, or as many tokens at a time.
+  void add_up_as_the_cpu(TeamGradientWork<float>& work, const EmulatedForm& form, const DeviceProblem& p) {
     const Pieces blocks(sequences_, form.chunk ? static_cast<std::uint32_t>(form.chunk_size)
                                                : std::uint32_t{kda::parameter_block_tokens});
-    sums.blocks = memory_.uploaded("blocks of tokens", blocks.all);
-    sums.blocks_of = memory_.uploaded("blocks of sequences", blocks.of);
-    sums.block_count = static_cast<int>(blocks.all.size());
-    sums.sequence_count = work_.sequence_count, sums.token_count = work_.token_count;
-    sums.group = work_.group;
-    sums.dq_factor = form.chunk ? 1.0F : static_cast<float>(p.scale);
-    sums.bias_from_stored_gate = form.chunk && p.casts.dv_local != kda::Rounding::none;
+    set_sums(work, blocks.all, blocks.of, memory_, p.casts.dv_local != kda::Rounding::none);
+    if (!form.chunk) work.sums.dq_factor = static_cast<float>(p.scale);
   }
 
   static std::size_t scratch_elements(const LaneKind& kind, const kda::Dimensions& d) {
-    if (!kind.has_chunks) return 0;
-    const std::size_t K = kind.stride(d.K), V = kind.stride(d.V),
-                      forwards = kda::ChunkScratch(longest_chunk, K, V).total();
-    return kind.backward ? std::max(forwards, GradientScratch(longest_chunk, d.K, d.V, K, V).total())
-                         : forwards;
+    return kind.has_chunks
+               ? scratch_of_chunks(kind.backward, longest_chunk, d, kind.stride(d.K), kind.stride(d.V))
+               : 0;
   }
   static std::size_t scratch_bytes(const LaneKind& kind, const kda::Dimensions& d) {
-    return sizeof(float) * scratch_elements(kind, d) * static_cast<std::size_t>(kind.teams());
+    return sizeof(float) * scratch_elements(kind, d) * static_cast<std::size_t>(teams_at_once(kind.backward));
   }
-  static std::vector<WorkArray<float>> arrays(const Request& r, const LaneKind& kind, GradientWork& work) {
+  static std::vector<WorkArray<float>> arrays(const Request& r, const LaneKind& kind,
+                                              TeamGradientWork<float>& work) {
     const kda::Dimensions& d = r.dimensions;
-    const std::size_t tokens = d.B * d.T, keys = tokens * kind.stride(d.K),
-                      values = tokens * kind.stride(d.V), state = d.K * kind.stride(d.V),
-                      states = r.sequences.size() * state;
-    const auto if_chunk = [&](std::size_t elements) { return kind.has_chunks ? elements : 0; };
-    std::vector<WorkArray<float>> arrays{{&work.q, "q", keys},
-                                         {&work.k, "k", keys},
-                                         {&work.g, "gates", keys},
-                                         {&work.beta, "beta", tokens},
-                                         {&work.v, "v", values},
-                                         {&work.o, "o", kind.backward ? 0 : values},
-                                         {&work.state, "state", states},
-                                         {&work.tail, "tail", if_chunk(keys)},
-                                         {&work.Aqk, "Aqk", if_chunk(tokens * longest_chunk)},
-                                         {&work.L, "L", if_chunk(tokens * longest_chunk)},
-                                         {&work.Akk_inv, "Akk_inv", if_chunk(tokens * longest_chunk)},
-                                         {&work.w, "w", if_chunk(keys)},
-                                         {&work.qg, "qg", if_chunk(keys)},
-                                         {&work.kg, "kg", if_chunk(keys)},
-                                         {&work.u, "u", if_chunk(values)},
-                                         {&work.v_new, "v_new", if_chunk(values)},
-                                         {&work.h, "h", kind.backward ? 0 : if_chunk(states)}};
-    if (!kind.backward) return arrays;
+    work.key_stride = static_cast<int>(kind.stride(d.K)),
+    work.value_stride = static_cast<int>(kind.stride(d.V));
     const std::size_t pieces = Pieces(sequences_of(r), shortest_piece).all.size();
-    const auto if_tiles = [&](std::size_t elements) { return kind.has_tiles() ? elements : 0; };
-    const WorkArray<float> gradients[] = {
-        {&work.d_o, "do", values},
-        {&work.written, "gradients of writes", values},
-        {&work.dv, "gradients of v_new", values},
-        {&work.dq, "dq of value heads", keys},
-        {&work.dk, "dk of value heads", keys},
-        {&work.dg, "dg", keys},
-        {&work.dbeta, "dbeta", tokens},
-        {&work.entering, "states between pieces", pieces * state},
-        {&work.gradient, "gradients of states", states},
-        {&work.leaving, "gradients of states between chunks", if_chunk(pieces * state)},
-        {&work.error, "errors", if_tiles(values)},
-        {&work.write, "writes", if_tiles(values)},
-        {&work.history, "states of a piece",
-         if_tiles(r.sequences.size() * checkpoint_tokens * d.V * kind.stride(d.K))},
-        {&work.sums.dg, "dg of tokens", tokens * d.K},
-        {&work.sums.amplitude_terms, "terms of dA_log", tokens},
-        {&work.sums.amplitude_sums, "sums of dA_log", pieces},
-        {&work.sums.bias_sums, "sums of ddt_bias", pieces * d.K}};
-    arrays.insert(arrays.end(), std::begin(gradients), std::end(gradients));
+    const TeamSizes of(d, work, longest_chunk, r.sequences.size(), pieces);
+    std::vector<WorkArray<float>> arrays = input_arrays<float>(work, of, false);
+    if (kind.has_chunks) append(arrays, chunk_arrays<float>(work, of));
+    if (!kind.backward) {
+      append<float>(arrays, {{&work.o, "o", of.values}, {&work.h, "h", kind.has_chunks ? of.states : 0}});
+      return arrays;
+    }
+    append(arrays, gradient_arrays(work, of, false));
+    if (kind.has_chunks)
+      append<float>(arrays, {{&work.leaving, "gradients of states between chunks", of.matrices}});
+    else
+      append<float>(arrays, {{&work.error, "errors", of.values},
+                             {&work.write, "writes", of.values},
+                             {&work.history, "states of a piece",
+                              r.sequences.size() * checkpoint_tokens * d.V * kind.stride(d.K)}});
     return arrays;
   }
 
@@ -208,7 +182,7 @@ class Lane {
   const LaneKind kind_;
   LauncherMemory memory_;
   DeviceMemory scratch_;
-  GradientWork work_{};
+  TeamGradientWork<float> work_{};
   int heads_together_ = 0, forms_ = 0;
   Stream stream_;  // the last: it is done before what its kernels write goes away
 };
@@ -266,7 +240,7 @@ struct Started {
   Lane* lane;
   const EmulatedForm* form;
   DeviceProblem problem{};
-  GradientWork work{};
+  TeamGradientWork<float> work{};
   Room o, final_state;
   std::vector<Room> gradients;
   DeviceMemory slowest;

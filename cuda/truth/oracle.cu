@@ -268,7 +268,8 @@ class OracleRun {
     prepared_[slot].hold_back(compute_);
     if (step.begins) launch_oracle_states(p, sequences, step.pieces.front().index, compute_.get());
     if (p.tokens > 0)
-      (r_.in_fp64 ? launch_oracle_recurrence_in_fp64 : launch_oracle_recurrence)(p, sequences, compute_.get());
+      (r_.in_fp64 ? launch_oracle_recurrence_in_fp64 : launch_oracle_recurrence)(p, sequences,
+                                                                                 compute_.get());
     taken_[slot].set(compute_);
     computed_[output].set(compute_);
   }

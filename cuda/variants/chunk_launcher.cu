@@ -1,9 +1,7 @@
-// gpu-chunk, forwards and backwards, ready to be launched on a problem.
+// gpu-chunk on plain cores, forwards and backwards, ready to be launched on a problem.
 #include <optional>
 
 #include "base/peers.hpp"
-#include "cuda/problem/launcher_memory.cuh"
-#include "cuda/variants/chunk/backward.cuh"
 #include "cuda/variants/launcher.cuh"
 #include "cuda/variants/shards/segments.cuh"
 
@@ -11,196 +9,138 @@ namespace kda_check::cuda {
 
 namespace {
 
-using kda::Stage;
-
-/// A problem cut into chunks, and what the forward pass leaves of them.
-template <class T>
-class ChunkArrays {
- public:
-  ChunkArrays(const Request& r, const Segments& segments, LauncherMemory& memory, ChunkWork<T>& work)
-      : d_(r.dimensions),
-        sequences_(parts_of(r, segments)),
-        chunks_(sequences_, static_cast<std::uint32_t>(r.chunk_size)),
-        C_(r.chunk_size),
-        has_tail_(r.tail == kda::TailForm::suffix),
-        work_(work) {
-    work.chunks = memory.uploaded("chunks", chunks_.all);
-    work.sequences = memory.uploaded("sequences", sequences_);
-    work.chunks_of = memory.uploaded("chunks of sequences", chunks_.of);
-    work.chunk_count = static_cast<int>(chunks_.all.size());
-    work.sequence_count = static_cast<int>(sequences_.size());
-    work.token_count = static_cast<int>(tokens()), work.C = static_cast<int>(C_);
-    work.group = static_cast<int>(d_.HV / d_.H);
-  }
-
-  std::size_t tokens() const { return d_.B * d_.T; }
-  std::size_t keys() const { return tokens() * d_.K; }
-  std::size_t values() const { return tokens() * d_.V; }
-  std::size_t scores() const { return tokens() * C_; }
-  std::size_t states() const { return chunks() * d_.K * d_.V; }
-  std::size_t chunks() const { return chunks_.all.size(); }
-  bool has_gates() const { return d_.strength == kda::Strength::gates; }
-
-  std::vector<WorkArray<T>> forward() const {
-    return {{&work_.q, "normalised q", keys(), true},
-            {&work_.k, "normalised k", keys(), true},
-            {&work_.read, "erased k", has_gates() ? keys() : 0},
-            {&work_.beta, "beta", tokens()},
-            {&work_.G, "g_cumsum", keys(), false, Stage::g_cumsum},
-            {&work_.tail, "tail", has_tail_ ? keys() : 0},
-            {&work_.Aqk, "Aqk", scores(), false, Stage::Aqk},
-            {&work_.L, "L", scores()},
-            {&work_.Akk_inv, "Akk_inv", scores(), false, Stage::Akk_inv},
-            {&work_.u, "u", values(), false, Stage::u},
-            {&work_.w, "w", keys(), false, Stage::w},
-            {&work_.qg, "qg", keys(), false, Stage::qg},
-            {&work_.kg, "kg", keys(), false, Stage::kg},
-            {&work_.h, "h", states(), false, Stage::h},
-            {&work_.v_new, "v_new", values(), false, Stage::v_new}};
-  }
-
- private:
-  const kda::Dimensions d_;
-  const std::vector<TokenRange> sequences_;  ///< or their parts
-  const Pieces chunks_;
-  const std::size_t C_;
-  const bool has_tail_;
-  ChunkWork<T>& work_;
-};
-
-/// F1 to F7, what chunks have for themselves.
-template <class T>
-void launch_operands(bool is_fused, kda::DecayForm decay, const DeviceProblem& p, const ChunkWork<T>& work) {
-  launch_chunk_prepare(is_fused, p, work);
-  launch_chunk_scores(is_fused, decay, p, work);
-  launch_chunk_inverse(is_fused, p, work);
-  launch_chunk_operands(is_fused, p, work);
-}
-
 template <class T>
 class ChunkLauncher : public Launcher {
  public:
-  ChunkLauncher(const Request& r, const Segments& segments) : is_fused_(r.is_fused), decay_(r.decay) {
-    std::vector<WorkArray<T>> arrays = ChunkArrays<T>(r, segments, memory_, work_).forward();
-    if (!segments.parts.empty())
-      segments_.emplace(r, segments, SegmentStates<T>::Direction::forwards, memory_, arrays);
+  ChunkLauncher(const Request& r, const Segments& segments, bool backward) : backward_(backward) {
+    const kda::Dimensions& d = r.dimensions;
+    const std::vector<TokenRange> parts = parts_of(r, segments);
+    const Pieces chunks(parts, static_cast<std::uint32_t>(r.chunk_size));
+    work_.chunks = memory_.uploaded("chunks", chunks.all);
+    work_.chunks_of = memory_.uploaded("chunks of sequences", chunks.of);
+    work_.chunk_count = static_cast<int>(chunks.all.size());
+    work_.sequence_count = static_cast<int>(parts.size());
+    work_.token_count = static_cast<int>(d.B * d.T), work_.group = static_cast<int>(d.HV / d.H);
+    work_.key_stride = static_cast<int>(kda::padded(d.K)),
+    work_.value_stride = static_cast<int>(kda::padded(d.V));
+    work_.chunk_form = work_.norm_by_reciprocal = true;
+    work_.set(r.arithmetic, r.chunk_size);
+
+    const TeamSizes of(d, work_, r.chunk_size, parts.size(), chunks.all.size());
+    const bool has_gates = d.strength == kda::Strength::gates;
+    std::vector<WorkArray<T>> arrays = input_arrays<T>(work_, of, has_gates);
+    append(arrays, chunk_arrays<T>(work_, of));
+    if (backward) {
+      append(arrays, gradient_arrays(work_, of, has_gates));
+      append<T>(arrays, {{&work_.leaving, "gradients of states between chunks", of.matrices}});
+    } else {
+      append<T>(arrays, {{&work_.o, "o", of.values}, {&work_.h, "h", of.states}});
+    }
+    for (std::size_t s = 0; s < kda::stage_count; ++s)
+      if (r.stages[s].data != nullptr)
+        arrays.push_back({&work_.stages[s], "stage", r.stages[s].elements / d.HV, false, kda::Stage(s)});
+    if (!segments.parts.empty()) {
+      using Direction = typename SegmentStates<T>::Direction;
+      segments_.emplace(r, segments, backward ? Direction::forwards_of_backward_pass : Direction::forwards,
+                        work_, memory_, arrays);
+      if (backward) gradient_segments_.emplace(r, segments, Direction::from_the_end, work_, memory_, arrays);
+    }
+    place_scratch(d, chunks.all.size() * d.HV, !segments.parts.empty());
     heads_together_ = memory_.place(r, arrays);
     if (segments.peers != nullptr)
       heads_together_ = static_cast<int>(segments.peers->least(static_cast<std::size_t>(heads_together_)));
+    // Gradients are added up over tokens as if sequences were not cut.
+    if (backward)
+      set_sums(work_, chunks.all, Pieces(sequences_of(r), static_cast<std::uint32_t>(r.chunk_size)).of,
+               memory_, r.casts.dv_local != kda::Rounding::none);
   }
 
   void launch_on(const DeviceProblem& p) const override {
     over_heads(p, heads_together_, [&](int first, int heads) {
-      ChunkWork<T> work = work_;
-      work.first_head = first, work.heads = heads;
-      launch_operands(is_fused_, decay_, p, work);
-      if (segments_)
-        launch_chunk_state(is_fused_, p, work, *segments_);
-      else
-        launch_chunk_state(is_fused_, p, work);
-      launch_chunk_output(is_fused_, p, work);
+      TeamGradientWork<T> work = work_;
+      work.set_heads(first, heads);
+      launch_team_inputs<T>(nullptr, p, work);
+      launch_team_operands<T>(nullptr, p, work);
+      enter(p, work, segments_, p.initial_state, work.state);
+      backward_ ? launch_backward(p, work) : launch_forward(p, work);
     });
   }
   void download_stages(const Request& r) const override { memory_.download_stages(r); }
-  void check_canaries() const override { memory_.check_canaries(); }
+  void check_canaries() const override {
+    memory_.check_canaries();
+    scratch_.check_canaries();
+  }
 
  private:
-  bool is_fused_;
-  kda::DecayForm decay_;
-  LauncherMemory memory_;
-  ChunkWork<T> work_{};
-  std::optional<SegmentStates<T>> segments_;
-  int heads_together_ = 0;
-};
+  using States = std::optional<SegmentStates<T>>;
 
-template <class T>
-class ChunkBackwardLauncher : public Launcher {
- public:
-  ChunkBackwardLauncher(const Request& r, const Segments& segments) : is_fused_(r.is_fused), decay_(r.decay) {
-    const ChunkArrays<T> of(r, segments, memory_, work_.forward);
-    const ChunkWork<T>& forward = work_.forward;
-    const std::vector<PieceRange> blocks_of =
-        Pieces(sequences_of(r), static_cast<std::uint32_t>(forward.C)).of;
-    work_.blocks_of = memory_.uploaded("blocks of sequences", blocks_of), work_.blocks = forward.chunks;
-    work_.sequence_count = static_cast<int>(blocks_of.size()), work_.block_count = forward.chunk_count;
-    work_.token_count = forward.token_count, work_.group = forward.group;
-    work_.dq_factor = T(1), work_.norm_by_reciprocal = true;
-    work_.bias_from_stored_gate = r.casts.dv_local != kda::Rounding::none;
+  void place_scratch(const kda::Dimensions& d, std::size_t items, bool has_maps) {
+    const auto K_stride = static_cast<std::size_t>(work_.key_stride),
+               V_stride = static_cast<std::size_t>(work_.value_stride);
+    std::size_t elements =
+        scratch_of_chunks(backward_, static_cast<std::size_t>(work_.C), d, K_stride, V_stride);
+    if (has_maps) elements = std::max(elements, (2 * d.K + 1) * K_stride + d.K * V_stride);
+    work_.scratch_elements = elements;
+    work_.teams = static_cast<int>(std::min<std::size_t>(items + 1, teams_at_once(backward_)));
+    scratch_ = DeviceMemory("scratch", sizeof(T) * elements * static_cast<std::size_t>(work_.teams));
+    work_.scratch = scratch_.as<T>();
+  }
 
-    std::vector<WorkArray<T>> arrays = of.forward();
-    const std::size_t keys = of.keys(), values = of.values(), scores = of.scores(), states = of.states();
-    // Products of states are no matter of tensor cores: those take what these have cut to tf32 whole.
-    const auto if_cut = [&](kda::Rounding rounding) { return rounding == kda::Rounding::tf32 ? states : 0; };
-    const WorkArray<T> backward[] = {
-        {&work_.forward.exact_h, "states", if_cut(r.casts.state)},
-        {&work_.d_o, "do", values},
-        {&work_.dAqk, "dAqk", scores, false, Stage::dAqk},
-        {&work_.dv_local, "dv_local", values, false, Stage::dv_local},
-        {&work_.by_output, "qg^T do", states},
-        {&work_.dh, "dh", states, false, Stage::dh},
-        {&work_.exact_dh, "gradients of states", if_cut(r.casts.dh)},
-        {&work_.dv, "dv", values, false, Stage::dv},
-        {&work_.dw, "dw", keys, false, Stage::dw},
-        {&work_.dAkk, "dAkk", scores, false, Stage::dAkk},
-        {&work_.dkb, "dkb", keys},
-        {&work_.write_gradient, "dbeta", of.tokens()},
-        {&work_.y, "gradients of values", values},
-        {&work_.dq, "dq of value heads", keys},
-        {&work_.dk, "dk of value heads", keys},
-        {&work_.dg, "dg", keys},
-        {&work_.dread, "gradients of erased k", of.has_gates() ? keys : 0},
-        {&work_.amplitude_terms, "terms of dA_log", of.tokens()},
-        {&work_.amplitude_sums, "sums of dA_log", of.chunks()},
-        {&work_.bias_sums, "sums of ddt_bias", of.chunks() * r.dimensions.K},
-    };
-    arrays.insert(arrays.end(), std::begin(backward), std::end(backward));
-    if (!segments.parts.empty()) {
-      using Direction = typename SegmentStates<T>::Direction;
-      segments_.emplace(r, segments, Direction::forwards_of_backward_pass, memory_, arrays);
-      gradient_segments_.emplace(r, segments, Direction::from_the_end, memory_, arrays);
+  static void enter(const DeviceProblem& p, const TeamWork<T>& work, const States& segments,
+                    const Tensor& from, T* states) {
+    segments ? segments->enter(p, work, from, states)
+             : launch_load_states(nullptr, p, work, from, states, work.sequence_count);
+  }
+  static void leave(const DeviceProblem& p, const TeamWork<T>& work, const States& segments, const T* states,
+                    const MutableTensor& to) {
+    segments ? segments->leave(p, work, states, to)
+             : launch_store_states(nullptr, p, work, states, to, work.sequence_count);
+  }
+
+  void launch_forward(const DeviceProblem& p, const TeamWork<T>& work) const {
+    if (segments_ && segments_->has_maps()) {
+      const TeamWork<T> mapped = segments_->mapped(p, work);
+      launch_team_states(nullptr, p, mapped);
+      segments_->merge(p, mapped, work.state);
     }
-    heads_together_ = memory_.place(r, arrays);
-    work_.dbeta = work_.write_gradient;
+    launch_team_states(nullptr, p, work);
+    launch_team_output(nullptr, p, work);
+    leave(p, work, segments_, work.state, p.final_state);
   }
 
-  void launch_on(const DeviceProblem& p) const override {
-    over_heads(p, heads_together_, [&](int first, int heads) {
-      ChunkBackwardWork<T> work = work_;
-      work.first_head = work.forward.first_head = first, work.heads = work.forward.heads = heads;
-      launch_operands(is_fused_, decay_, p, work.forward);
-      launch_chunk_backward_local(is_fused_, p, work);
-      if (segments_)
-        launch_chunk_backward_states(is_fused_, p, work, *segments_, *gradient_segments_);
-      else
-        launch_chunk_backward_states(is_fused_, p, work);
-      launch_chunk_backward_inter(is_fused_, p, work);
-      launch_chunk_backward_inverse(is_fused_, p, work);
-      launch_chunk_backward_intra(is_fused_, decay_, p, work);
-      launch_backward_chain<T>(is_fused_, p, work);
-      launch_backward_parameters<T>(p, work);
-    });
+  void launch_backward(const DeviceProblem& p, const TeamGradientWork<T>& work) const {
+    launch_output_gradient(nullptr, p, work);
+    enter(p, work, gradient_segments_, p.state_gradient, work.gradient);
+    launch_team_local_gradients(nullptr, p, work);
+    if (segments_ && segments_->has_maps()) {
+      TeamGradientWork<T> mapped = work;
+      static_cast<TeamWork<T>&>(mapped) = segments_->mapped(p, work);
+      mapped.gradient = gradient_segments_->mapped(p, work).state;
+      launch_team_state_gradients(nullptr, p, mapped);
+      segments_->merge(p, mapped, work.state);
+      gradient_segments_->merge(p, mapped, work.gradient);
+    }
+    launch_team_state_gradients(nullptr, p, work);
+    launch_team_chunk_gradients(nullptr, p, work);
+    launch_backward_chain<T>(work.operations.is_fused, p, work.sums);
+    launch_backward_parameters<T>(p, work.sums);
+    leave(p, work, gradient_segments_, work.gradient,
+          p.gradients[static_cast<int>(kda::Gradient::dinitial_state)]);
   }
-  void download_stages(const Request& r) const override { memory_.download_stages(r); }
-  void check_canaries() const override { memory_.check_canaries(); }
 
- private:
-  bool is_fused_;
-  kda::DecayForm decay_;
-  int heads_together_ = 0;
+  const bool backward_;
   LauncherMemory memory_;
-  ChunkBackwardWork<T> work_{};
-  std::optional<SegmentStates<T>> segments_, gradient_segments_;
+  DeviceMemory scratch_;
+  TeamGradientWork<T> work_{};
+  States segments_, gradient_segments_;
+  int heads_together_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Launcher> chunk_launcher(const Request& request, const Segments& segments) {
-  if (request.is_fp64) return std::make_unique<ChunkLauncher<double>>(request, segments);
-  return std::make_unique<ChunkLauncher<float>>(request, segments);
-}
-std::unique_ptr<Launcher> chunk_backward_launcher(const Request& request, const Segments& segments) {
-  if (request.is_fp64) return std::make_unique<ChunkBackwardLauncher<double>>(request, segments);
-  return std::make_unique<ChunkBackwardLauncher<float>>(request, segments);
+std::unique_ptr<Launcher> chunk_launcher(const Request& request, const Segments& segments, bool backward) {
+  if (request.is_fp64) return std::make_unique<ChunkLauncher<double>>(request, segments, backward);
+  return std::make_unique<ChunkLauncher<float>>(request, segments, backward);
 }
 
 }  // namespace kda_check::cuda

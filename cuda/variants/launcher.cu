@@ -35,12 +35,13 @@ std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request, co
     case Kernel::recurrent:
       break;
     case Kernel::chunk:
-      return request.on_tensor_cores ? tensor_core_launcher(request) : chunk_launcher(request, segments);
+      return request.on_tensor_cores ? tensor_core_launcher(request)
+                                     : chunk_launcher(request, segments, false);
     case Kernel::recurrent_backward:
       return recurrent_backward_launcher(request);
     case Kernel::chunk_backward:
       return request.on_tensor_cores ? tensor_core_backward_launcher(request)
-                                     : chunk_backward_launcher(request, segments);
+                                     : chunk_launcher(request, segments, true);
   }
   return std::make_unique<RecurrentLauncher>(request);
 }

@@ -21,9 +21,8 @@ std::unique_ptr<Launcher> launcher_for(Kernel kernel, const Request& request, co
 
 // Those in files of their own.
 std::unique_ptr<Launcher> recurrent_backward_launcher(const Request& request);
-std::unique_ptr<Launcher> chunk_launcher(const Request& request, const Segments& segments);
+std::unique_ptr<Launcher> chunk_launcher(const Request& request, const Segments& segments, bool backward);
 std::unique_ptr<Launcher> tensor_core_launcher(const Request& request);
 std::unique_ptr<Launcher> tensor_core_backward_launcher(const Request& request);
-std::unique_ptr<Launcher> chunk_backward_launcher(const Request& request, const Segments& segments);
 
 }  // namespace kda_check::cuda

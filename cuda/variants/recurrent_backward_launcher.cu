@@ -31,6 +31,7 @@ class BackwardLauncher : public Launcher {
     work_.token_count = static_cast<int>(d.B * d.T);
     work_.group = static_cast<int>(d.HV / d.H);
     work_.dq_factor = static_cast<T>(r.scale);
+    work_.key_stride = static_cast<int>(d.K), work_.value_stride = static_cast<int>(d.V);
 
     const std::size_t keys = d.B * d.T * d.K, values = d.B * d.T * d.V, tokens = d.B * d.T, state = d.K * d.V;
     const bool has_gates = d.strength == kda::Strength::gates;

@@ -1,30 +1,15 @@
 // What shapes the kernels take on this device.
 #include "cuda/device/device.hpp"
-#include "cuda/variants/chunk/chunk.cuh"
 #include "cuda/variants/gpu.hpp"
 #include "cuda/variants/tensor_cores/chunk.cuh"
 
 namespace kda_check::cuda {
 
-namespace {
-
-std::string lacks_shared_memory(const Shape& shape) {
-  const std::size_t wanted = shape.is_fp64 ? chunk_shared_bytes<double>(static_cast<int>(shape.K))
-                                           : chunk_shared_bytes<float>(static_cast<int>(shape.K));
-  if (wanted <= shared_memory()) return {};
-  return std::string(shape.is_fp64 ? "fp64" : "fp32") + " with K = " + std::to_string(shape.K) + " takes " +
-         std::to_string(wanted / 1024) + " KB of shared memory, and this device has " +
-         std::to_string(shared_memory() / 1024);
-}
-
-}  // namespace
-
 std::string unsupported_shape(Kernel kernel, const Shape& shape) {
   const bool is_chunk = kernel == Kernel::chunk || kernel == Kernel::chunk_backward;
   if (std::string reason = unsupported_shape(shape); !reason.empty()) return reason;
-  if (is_chunk && shape.rows != 16 && shape.rows != 32 && shape.rows != most_rows)
+  if (is_chunk && shape.rows != 16 && shape.rows != 32 && shape.rows != 64)
     return "gpu-chunk has chunks of 16, 32 and 64 rows";
-  if (is_chunk && unavailable().empty()) return lacks_shared_memory(shape);
   return {};
 }
 

@@ -10,6 +10,9 @@ namespace {
 
 using kda::Stage;
 
+/// Into three bf16 numbers each.
+bool splits_operands(const Request& r) { return r.arithmetic.reduction.kind == kda::ReductionKind::split; }
+
 /// A problem cut into chunks; their number.
 std::size_t cut_into_chunks(const Request& r, LauncherMemory& memory, TensorCoreWork& work) {
   const std::vector<TokenRange> sequences = sequences_of(r);
@@ -20,7 +23,7 @@ std::size_t cut_into_chunks(const Request& r, LauncherMemory& memory, TensorCore
   work.chunk_count = static_cast<int>(chunks.all.size());
   work.sequence_count = static_cast<int>(sequences.size());
   work.group = static_cast<int>(r.dimensions.HV / r.dimensions.H);
-  work.decay = r.decay;
+  work.decay = r.arithmetic.decay;
   return chunks.all.size();
 }
 
@@ -37,7 +40,7 @@ struct StageSizes {
 
 class TensorCoreLauncher : public Launcher {
  public:
-  explicit TensorCoreLauncher(const Request& r) : splits_(r.splits_operands) {
+  explicit TensorCoreLauncher(const Request& r) : splits_(splits_operands(r)) {
     const int K = static_cast<int>(r.dimensions.K);
     const std::size_t chunks = cut_into_chunks(r, memory_, work_),
                       bytes = chunks * (splits_ ? split_image_bytes(K) : image_bytes(K));
@@ -119,6 +122,7 @@ class TensorCoreBackward : public Launcher {
     to.group = work_.group, to.blocks_of = work_.chunks_of, to.blocks = work_.chunks;
     to.sequence_count = work_.sequence_count, to.block_count = work_.chunk_count;
     to.token_count = static_cast<int>(tokens), to.dq_factor = 1;
+    to.key_stride = static_cast<int>(d.K), to.value_stride = static_cast<int>(d.V);
     to.dq = work_.dq, to.dk = work_.dk, to.dbeta = work_.dbeta;
     to.dg = work_.dg;
     to.amplitude_terms = floats(terms), to.amplitude_sums = floats(sums), to.bias_sums = floats(biases);
@@ -259,7 +263,7 @@ std::unique_ptr<Launcher> tensor_core_launcher(const Request& request) {
   return std::make_unique<TensorCoreLauncher>(request);
 }
 std::unique_ptr<Launcher> tensor_core_backward_launcher(const Request& request) {
-  if (request.splits_operands) return std::make_unique<SplitBackwardLauncher>(request);
+  if (splits_operands(request)) return std::make_unique<SplitBackwardLauncher>(request);
   return std::make_unique<TensorCoreBackwardLauncher>(request);
 }
 

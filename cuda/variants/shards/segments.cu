@@ -12,45 +12,6 @@ namespace kda_check::cuda {
 
 namespace {
 
-template <class T>
-numeric::DType dtype_of_states() {
-  return sizeof(T) == sizeof(double) ? numeric::DType::fp64 : numeric::DType::fp32;
-}
-
-/// The problem that a pass sees whose sequences are parts and whose heads are those at work: what it carries
-/// comes from, and goes to, arrays between kernels.
-template <class T>
-DeviceProblem problem_of_parts(const DeviceProblem& p, int heads, const T* entering, T* leaving) {
-  DeviceProblem parts = p;
-  parts.HV = heads, parts.state_v_first = false;
-  parts.initial_state = {entering, dtype_of_states<T>()};
-  parts.final_state = {leaving, dtype_of_states<T>()};
-  return parts;
-}
-template <class T>
-DeviceProblem problem_of_parts(const DeviceProblem& p, int heads, const T* entering, T* leaving,
-                               const T* entering_gradients, T* leaving_gradients) {
-  DeviceProblem parts = problem_of_parts(p, heads, entering, leaving);
-  parts.state_gradient = {entering_gradients, dtype_of_states<T>()};
-  parts.gradients[static_cast<int>(kda::Gradient::dinitial_state)] = {leaving_gradients,
-                                                                      dtype_of_states<T>()};
-  return parts;
-}
-
-/// Whose heads are counted from the first at work, as problem_of_parts has them.
-template <class T>
-ChunkWork<T> of_parts(const ChunkWork<T>& work) {
-  ChunkWork<T> parts = work;
-  parts.first_head = 0;
-  return parts;
-}
-template <class T>
-ChunkBackwardWork<T> of_parts(const ChunkBackwardWork<T>& work, const ChunkWork<T>& forward) {
-  ChunkBackwardWork<T> parts = work;
-  parts.first_head = 0, parts.forward = forward, parts.sequence_count = forward.sequence_count;
-  return parts;
-}
-
 bool is_default_stream_done() {
   const cudaError_t status = cudaStreamQuery(nullptr);
   if (status == cudaErrorNotReady) return false;
@@ -71,7 +32,8 @@ std::vector<TokenRange> parts_of(const Request& r, const Segments& segments) {
 
 template <class T>
 SegmentStates<T>::SegmentStates(const Request& r, const Segments& segments, Direction direction,
-                                LauncherMemory& memory, std::vector<WorkArray<T>>& arrays)
+                                const TeamWork<T>& work, LauncherMemory& memory,
+                                std::vector<WorkArray<T>>& arrays)
     : direction_(direction),
       peers_(segments.peers),
       transition_(r.casts.transition),
@@ -81,20 +43,19 @@ SegmentStates<T>::SegmentStates(const Request& r, const Segments& segments, Dire
     PieceRange& of = parts_[segments.parts[part].index];
     if (of.count++ == 0) of.first = static_cast<std::uint32_t>(part);
   }
-  std::vector<PassedParts> passed;
+  std::vector<std::uint32_t> first, last;
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     const PieceRange& of = parts_[s];
-    passed.push_back({of.first + number(of, 0), of.first + number(of, of.count - 1)});
+    first.push_back(of.first + number(of, 0)), last.push_back(of.first + number(of, of.count - 1));
     if (of.count > 1) cut_.push_back(static_cast<std::uint32_t>(s));
   }
-  passed_ = memory.uploaded("parts of sequences", passed);
+  first_ = memory.uploaded("first parts of sequences", first);
+  last_ = memory.uploaded("last parts of sequences", last);
   list_maps(r, segments, memory);
   plan_merges(segments.merge == kda::SegmentMerge::tree, memory);
-  const std::size_t K = r.dimensions.K, V = r.dimensions.V;
-  arrays.push_back({&M_, "maps of parts, M", maps_ * K * K});
-  arrays.push_back({&A_, "maps of parts, A", maps_ * K * V});
-  arrays.push_back({&transitions_, "transitions of chunks", cut_.empty() ? 0 : chunks_ * K * K});
-  arrays.push_back({&states_, "states of parts", segments.parts.size() * K * V});
+  const std::size_t K = r.dimensions.K;
+  arrays.push_back({&M_, "maps of parts, M", maps_ * K * static_cast<std::size_t>(work.key_stride)});
+  arrays.push_back({&A_, "maps of parts, A", maps_ * K * static_cast<std::size_t>(work.value_stride)});
 }
 
 template <class T>
@@ -102,19 +63,15 @@ void SegmentStates<T>::list_maps(const Request& r, const Segments& segments, Lau
   std::size_t most_parts = peers_ != nullptr ? peers_->count() : 1;
   for (const PieceRange& of : parts_) most_parts = std::max<std::size_t>(most_parts, of.count);
   formed_ = most_parts * cut_.size();
-  const std::vector<TokenRange> tokens = parts_of(r, segments);
-  const Pieces chunks(tokens, static_cast<std::uint32_t>(r.chunk_size));
-  chunks_ = chunks.all.size();
-  std::vector<TokenRange> mapped(formed_, {0, 0});
+  const Pieces chunks(parts_of(r, segments), static_cast<std::uint32_t>(r.chunk_size));
   std::vector<PieceRange> mapped_chunks(formed_, {0, 0});
   for (std::size_t i = 0; i < formed_; ++i) {
     const PieceRange& of = parts_[cut_[i % cut_.size()]];
     const std::size_t part = i / cut_.size();
     // Nobody asks for the map of the last part; but in a backward pass both directions go side by side.
     if (part + (direction_ == Direction::forwards ? 1 : 0) >= of.count) continue;
-    mapped[i] = tokens[of.first + part], mapped_chunks[i] = chunks.of[of.first + part];
+    mapped_chunks[i] = chunks.of[of.first + part];
   }
-  mapped_ = memory.uploaded("parts with maps", mapped);
   mapped_chunks_ = memory.uploaded("chunks of parts", mapped_chunks);
 }
 
@@ -160,79 +117,44 @@ void SegmentStates<T>::plan_merges(bool is_tree, LauncherMemory& memory) {
 }
 
 template <class T>
-ChunkWork<T> SegmentStates<T>::mapped(const ChunkWork<T>& work) const {
-  ChunkWork<T> parts = of_parts(work);
-  parts.sequences = mapped_, parts.chunks_of = mapped_chunks_;
-  parts.sequence_count = static_cast<int>(formed_);
-  return parts;
+TeamWork<T> SegmentStates<T>::mapped(const DeviceProblem& p, TeamWork<T> work) const {
+  launch_load_states(nullptr, p, work, {}, A_, static_cast<int>(formed_));
+  work.chunks_of = mapped_chunks_, work.sequence_count = static_cast<int>(formed_);
+  work.state = A_;
+  return work;
 }
 
 template <class T>
-void SegmentStates<T>::exchange(const DeviceProblem& p, const ChunkWork<T>& work) const {
+void SegmentStates<T>::exchange(const DeviceProblem& p, const TeamWork<T>& work) const {
   const std::size_t rows = sizeof(T) * cut_.size() * work.heads * p.K;
-  peers_->gather_all(M_, rows * p.K, is_default_stream_done);
-  peers_->gather_all(A_, rows * p.V, is_default_stream_done);
+  peers_->gather_all(M_, rows * work.key_stride, is_default_stream_done);
+  peers_->gather_all(A_, rows * work.value_stride, is_default_stream_done);
 }
 
 template <class T>
-void SegmentStates<T>::merge(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work) const {
-  launch_round(segment_state_, A_, formed_ * work.heads * p.K * p.V);
-  launch_transitions(is_fused, direction_ == Direction::from_the_end, p, mapped(work), transitions_, M_);
-  if (peers_ != nullptr) exchange(p, work);
+void SegmentStates<T>::merge(const DeviceProblem& p, const TeamWork<T>& mapped, T* states) const {
+  launch_round(segment_state_, A_, formed_ * mapped.heads * p.K * mapped.value_stride);
+  launch_transitions(direction_ == Direction::from_the_end, p, mapped, M_);
+  if (peers_ != nullptr) exchange(p, mapped);
   for (const Step& step : steps_) {
-    const MapJob* const jobs = jobs_ + step.first;
-    if (step.composes)
-      launch_map_products<T>(is_fused, p, work.heads, {M_, M_, nullptr, M_, p.K, transition_, transition_},
-                             jobs, step.count);
-    T* const columns = step.composes ? A_ : states_;
-    launch_map_products<T>(is_fused, p, work.heads,
-                           {M_, columns, A_, columns, p.V, transition_, segment_state_}, jobs, step.count);
+    const auto multiply = [&](const MapProduct<T>& product) {
+      launch_map_products(p, mapped, product, jobs_ + step.first, static_cast<int>(step.count));
+    };
+    if (step.composes) multiply({M_, M_, nullptr, M_, p.K, mapped.key_stride, transition_, transition_});
+    T* const columns = step.composes ? A_ : states;
+    multiply({M_, columns, A_, columns, p.V, mapped.value_stride, transition_, segment_state_});
   }
 }
 
 template <class T>
-void SegmentStates<T>::enter(const DeviceProblem& p, const ChunkWork<T>& work, const Tensor& from) const {
-  launch_enter(p, work, passed_, static_cast<int>(parts_.size()), from, states_);
+void SegmentStates<T>::enter(const DeviceProblem& p, const TeamWork<T>& work, const Tensor& from,
+                             T* states) const {
+  launch_load_states(nullptr, p, work, from, states, static_cast<int>(parts_.size()), first_);
 }
 template <class T>
-void SegmentStates<T>::leave(const DeviceProblem& p, const ChunkWork<T>& work,
+void SegmentStates<T>::leave(const DeviceProblem& p, const TeamWork<T>& work, const T* states,
                              const MutableTensor& to) const {
-  if (to.data != nullptr)
-    launch_leave(p, work, passed_, static_cast<int>(parts_.size()), static_cast<const T*>(states_), to);
-}
-
-template <class T>
-void launch_chunk_state(bool is_fused, const DeviceProblem& p, const ChunkWork<T>& work,
-                        const SegmentStates<T>& states) {
-  states.enter(p, work, p.initial_state);
-  if (states.has_maps()) {
-    launch_chunk_state(is_fused, problem_of_parts<T>(p, work.heads, nullptr, states.A()),
-                       states.mapped(work));
-    states.merge(is_fused, p, work);
-  }
-  launch_chunk_state(is_fused, problem_of_parts<T>(p, work.heads, states.states(), states.states()),
-                     of_parts(work));
-  states.leave(p, work, p.final_state);
-}
-
-template <class T>
-void launch_chunk_backward_states(bool is_fused, const DeviceProblem& p, const ChunkBackwardWork<T>& work,
-                                  const SegmentStates<T>& states, const SegmentStates<T>& gradients) {
-  const ChunkWork<T>& forward = work.forward;
-  states.enter(p, forward, p.initial_state);
-  gradients.enter(p, forward, p.state_gradient);
-  if (states.has_maps()) {
-    launch_chunk_backward_states(
-        is_fused, problem_of_parts<T>(p, work.heads, nullptr, states.A(), nullptr, gradients.A()),
-        of_parts(work, states.mapped(forward)));
-    states.merge(is_fused, p, forward);
-    gradients.merge(is_fused, p, forward);
-  }
-  launch_chunk_backward_states(is_fused,
-                               problem_of_parts<T>(p, work.heads, states.states(), states.states(),
-                                                   gradients.states(), gradients.states()),
-                               of_parts(work, of_parts(forward)));
-  gradients.leave(p, forward, p.gradients[static_cast<int>(kda::Gradient::dinitial_state)]);
+  launch_store_states(nullptr, p, work, states, to, static_cast<int>(parts_.size()), last_);
 }
 
 void check_exchange(Peers& peers) {
@@ -248,14 +170,7 @@ void check_exchange(Peers& peers) {
                   "NCCL_DEBUG=INFO says how they are connected");
 }
 
-#define KDA_CHECK_INSTANTIATE(T)                                                                      \
-  template class SegmentStates<T>;                                                                    \
-  template void launch_chunk_state(bool, const DeviceProblem&, const ChunkWork<T>&,                   \
-                                   const SegmentStates<T>&);                                          \
-  template void launch_chunk_backward_states(bool, const DeviceProblem&, const ChunkBackwardWork<T>&, \
-                                             const SegmentStates<T>&, const SegmentStates<T>&);
-KDA_CHECK_INSTANTIATE(float)
-KDA_CHECK_INSTANTIATE(double)
-#undef KDA_CHECK_INSTANTIATE
+template class SegmentStates<float>;
+template class SegmentStates<double>;
 
 }  // namespace kda_check::cuda

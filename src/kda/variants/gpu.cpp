@@ -47,10 +47,8 @@ With<Plain> request_of(bool chunk, const Problem& problem, const RunOptions& opt
   request.is_fused = options.arithmetic.contraction == Contraction::fused;
   request.exponential = options.arithmetic.exponential;
   request.casts = cast_points(options.arithmetic, options.dtype, chunk && problem.beta_is_16_bit(), chunk);
-  request.decay = options.arithmetic.decay, request.tail = options.arithmetic.tail;
-  request.chunk_size = options.chunk_size;
+  request.arithmetic = options.arithmetic, request.chunk_size = options.chunk_size;
   request.on_tensor_cores = chunk && runs_on_tensor_cores(options.arithmetic);
-  request.splits_operands = options.arithmetic.reduction.kind == ReductionKind::split;
   return request;
 }
 /// Everything but where the stages go.

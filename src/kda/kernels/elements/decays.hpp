@@ -13,7 +13,7 @@ namespace kda_check::kda::KDA_CHECK_ISA {
 
 #ifdef __CUDACC__
 
-/// exp in the ways of the exponential axis, but for those that are a CPU's (cuda/spread/emulation.hpp).
+/// exp in the ways of the exponential axis, but for those that are a CPU's (kda/arithmetic/gpu_words.hpp).
 KDA_CHECK_THREAD_CALLED inline float exponential_of(Exponential kind, float x) {
   constexpr float log2_e = 0x1.715476p+0F;
   const auto within = [](double least, double most, float y) {  // NaN stays
@@ -34,6 +34,8 @@ KDA_CHECK_THREAD_CALLED inline float exponential_of(Exponential kind, float x) {
   const float exact = static_cast<float>(exp_in_double(within(-110.0, 90.0, x)).x);
   return kind == Exponential::flush && exact < 0x1p-126F ? 0.0F : exact;
 }
+/// CUDA's, below 1 ULP.
+KDA_CHECK_THREAD_CALLED inline double exponential_of(Exponential, double x) { return exp(x); }
 template <class T>
 KDA_CHECK_TEAM void exponential(Exponential kind, const T* x, T* y, std::size_t count) {
   each(count, [=](std::size_t i) { y[i] = exponential_of(kind, x[i]); });

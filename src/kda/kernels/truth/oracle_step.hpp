@@ -53,13 +53,10 @@ struct DoubleDoubleStep {
     const Number sum = numeric::two_sum(high, term.hi);
     return {sum.hi, term.lo + sum.lo};
   }
-  /// The term of a sum of absolute values: its next high part is magnitude + |term|.
-  static KDA_CHECK_BOTH Term size_of(const Term& term) {
-    using numeric::absolute;
-    return {absolute(term.hi), term.lo};
-  }
+  /// magnitude + |term|
   static KDA_CHECK_BOTH V enlarged(const V& magnitude, const Term& term) {
-    return added(magnitude, size_of(term)).hi;
+    using numeric::absolute;
+    return added(magnitude, {absolute(term.hi), term.lo}).hi;
   }
   /// sum += a * b, and the absolute value of the term into `magnitude`.
   static KDA_CHECK_BOTH void add_product(const Number& a, const Number& b, Number& sum, V& magnitude) {
@@ -111,12 +108,9 @@ struct DoubleStep {
     using numeric::fma;
     return {fma(term.a, term.b, high), numeric::broadcast_as<V>(0.0)};
   }
-  static KDA_CHECK_BOTH Term size_of(const Term& term) {
-    using numeric::absolute;
-    return {absolute(term.a), absolute(term.b)};
-  }
   static KDA_CHECK_BOTH V enlarged(const V& magnitude, const Term& term) {
-    return added(magnitude, size_of(term)).hi;
+    using numeric::absolute;
+    return added(magnitude, {absolute(term.a), absolute(term.b)}).hi;
   }
   static KDA_CHECK_BOTH void add_product(const Number& a, const Number& b, Number& sum, V& magnitude) {
     const Term next = term(a, b);

@@ -1,10 +1,10 @@
-// The emulation of the recurrence with the columns of a state in registers, a thread for each, where K is
+// The recurrence with the columns of a state in registers, a thread for each, where K is
 // known and the sums run in an order whose partial sums find room beside them. The operations are those of
 // kda/kernels/token/token.hpp, and each of them in the same order.
 #pragma once
 
 #include "cuda/arithmetic/strip.cuh"
-#include "cuda/spread/emulation.cuh"
+#include "cuda/teams/work.cuh"
 
 namespace kda_check::cuda {
 
@@ -92,7 +92,7 @@ __device__ __forceinline__ Four<float> four(const float* x) {
 template <int K, bool is_fused, class Sum>
 __global__ void __launch_bounds__(token_threads)
     register_tokens_kernel(const __grid_constant__ DeviceProblem p,
-                           const __grid_constant__ EmulationWork work) {
+                           const __grid_constant__ TeamWork<float> work) {
   __shared__ TokenRows<K, Sum> rows[2];
   const int tiles = (p.V + token_threads - 1) / token_threads, local = blockIdx.y,
             sequence = blockIdx.x / tiles,
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(token_threads)
   for (int i = 0; i < K; ++i) stored[Sum::channel(i) * stride] = state[i];
 }
 
-using TokensKernel = void (*)(DeviceProblem, EmulationWork);
+using TokensKernel = void (*)(DeviceProblem, TeamWork<float>);
 
 /// Null where there is none: another width, another order of sums, or a state that is rounded on the way.
 template <int K, bool is_fused>
@@ -180,7 +180,7 @@ TokensKernel register_tokens_in(const kda::Reduction& reduction) {
       return nullptr;
   }
 }
-inline TokensKernel register_tokens(const DeviceProblem& p, const EmulationWork& work) {
+inline TokensKernel register_tokens(const DeviceProblem& p, const TeamWork<float>& work) {
   if (p.casts.prediction != kda::Rounding::none || p.casts.carry != kda::Rounding::none) return nullptr;
   const auto in = [&](auto of_fused, auto of_separate) {
     return work.operations.is_fused ? of_fused(work.operations.reduction)

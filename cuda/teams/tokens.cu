@@ -1,6 +1,6 @@
-// The emulation of the recurrence: a thread for each column of a head's state, which it has in registers
+// The recurrence: a thread for each column of a head's state, which it has in registers
 // where there is such a kernel, else in shared memory.
-#include "cuda/spread/registers.cuh"
+#include "cuda/teams/registers.cuh"
 
 namespace kda_check::cuda {
 
@@ -8,7 +8,7 @@ namespace {
 
 using Tokens = kda::TokenBlock<float>;
 __global__ void __launch_bounds__(token_threads)
-    tokens_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ EmulationWork work) {
+    tokens_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ TeamWork<float> work) {
   extern __shared__ __align__(16) float state[];  // [K][token_threads]
   __shared__ BlockMemory<Tokens> memory;
   Tokens& block = memory.block();
@@ -39,13 +39,13 @@ __global__ void __launch_bounds__(token_threads)
 
 }  // namespace
 
-void launch_emulation_tokens(cudaStream_t stream, const DeviceProblem& p, const EmulationWork& work) {
+void launch_team_tokens(cudaStream_t stream, const DeviceProblem& p, const TeamWork<float>& work) {
   const int tiles = (p.V + token_threads - 1) / token_threads;
   const dim3 grid(tiles * work.sequence_count, work.heads);
   if (const TokensKernel in_registers = register_tokens(p, work))
-    launch_on(stream, "emulation, tokens", in_registers, grid, token_threads, 0, p, work);
+    launch_on(stream, "tokens", in_registers, grid, token_threads, 0, p, work);
   else
-    launch_on(stream, "emulation, tokens", tokens_kernel, grid, token_threads,
+    launch_on(stream, "tokens", tokens_kernel, grid, token_threads,
               sizeof(float) * token_threads * static_cast<std::size_t>(p.K), p, work);
 }
 

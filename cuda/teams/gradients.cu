@@ -1,8 +1,8 @@
-// What goes into an emulated backward pass, and from the gradients of its recurrence to those of the tensors
-// as they are stored: sums over value heads, norm, gate and sigmoid backwards in any order of sums.
+// What goes into a backward pass, and from the gradients of its recurrence to those of the tensors as they
+// are stored: sums over value heads, norm, gate and sigmoid backwards in any order of sums.
 #include "cuda/gradients/stored_gradients.cuh"
 #include "cuda/problem/gates.cuh"
-#include "cuda/spread/backward.cuh"
+#include "cuda/teams/gradient_work.cuh"
 
 namespace kda_check::cuda {
 
@@ -10,14 +10,15 @@ namespace {
 
 using kda::Gradient;
 
+template <class T>
 __global__ void load_output_gradient(const __grid_constant__ DeviceProblem p,
-                                     const __grid_constant__ GradientWork work) {
+                                     const __grid_constant__ TeamGradientWork<T> work) {
   const std::size_t token = blockIdx.x, value = p.at(token, p.HV, work.first_head + blockIdx.y) * p.V,
                     row = work.token_of(blockIdx.y, token) * work.value_stride;
   const kda::Rounding rounding = work.chunk_form ? p.casts.operands : kda::Rounding::none;
   for (int v = threadIdx.x; v < work.value_stride; v += blockDim.x) {
     const bool there = v < p.V && p.output_gradient.data != nullptr;
-    work.d_o[row + v] = there ? kda::rounded(rounding, load<float>(p.output_gradient, value + v)) : 0;
+    work.d_o[row + v] = there ? kda::rounded(rounding, load<T>(p.output_gradient, value + v)) : T(0);
   }
 }
 
@@ -28,7 +29,7 @@ __device__ void put(const MutableTensor& to, std::size_t at, float x) { store(x,
 
 /// dv, dbeta and dg of one token of a value head.
 __global__ void value_head_kernel(const __grid_constant__ DeviceProblem p,
-                                  const __grid_constant__ GradientWork work) {
+                                  const __grid_constant__ TeamGradientWork<float> work) {
   __shared__ float terms[widest_key];
   const std::size_t token = blockIdx.x;
   const int local = blockIdx.y, head = work.first_head + local;
@@ -40,8 +41,7 @@ __global__ void value_head_kernel(const __grid_constant__ DeviceProblem p,
     put(tensor(p, Gradient::dbeta), stored, strength_gradient(p, work.dbeta[row], stored, exponential));
 
   const MutableTensor& to = tensor(p, Gradient::dg);
-  const float* const dg = work.dg + row * work.key_stride;
-  const std::size_t in_sums = work.sums.row(token, local);
+  float* const dg = work.dg + row * work.key_stride;  // then of the stored gate
   const float amplitude = gate_amplitude<float>(p, head, exponential);
   for (int k = threadIdx.x; k < p.K; k += blockDim.x) {
     const std::size_t at = stored * p.K + k;
@@ -52,22 +52,22 @@ __global__ void value_head_kernel(const __grid_constant__ DeviceProblem p,
     const float gradient =
         gate_gradient(p, load<float>(p.g, at), head, k, dg[k], amplitude, exponential, terms[k]);
     put(to, at, gradient);
-    work.sums.dg[in_sums * p.K + k] =
-        work.sums.bias_from_stored_gate ? load<float>(to.data, to.dtype, at) : gradient;
+    dg[k] = work.sums.bias_from_stored_gate ? load<float>(to.data, to.dtype, at) : gradient;
   }
   if (p.gate == kda::Gate::none) return;
   __syncthreads();
   if (threadIdx.x != 0) return;
   float sum = 0;
   for (int k = 0; k < p.K; ++k) sum = sum + terms[k];
-  work.sums.amplitude_terms[in_sums] = sum;
+  work.sums.amplitude_terms[row] = sum;
 }
 
 constexpr int norm_rows = 16, norm_threads = 128;
 
 /// dq (blockIdx.z == 0) or dk of some tokens of a query head: a thread has the sums of a row.
 __global__ void __launch_bounds__(norm_threads)
-    query_head_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ GradientWork work) {
+    query_head_kernel(const __grid_constant__ DeviceProblem p,
+                      const __grid_constant__ TeamGradientWork<float> work) {
   extern __shared__ __align__(16) float memory[];  // [3][norm_rows][K + 1]: rows in different banks
   __shared__ float norms[norm_rows], along[norm_rows];
   const bool is_query = blockIdx.z == 0;
@@ -118,21 +118,20 @@ __global__ void __launch_bounds__(norm_threads)
 
 }  // namespace
 
-void launch_gradient_inputs(cudaStream_t stream, const DeviceProblem& p, const GradientWork& work) {
-  launch_on(stream, "emulation, do", load_output_gradient, dim3(work.token_count, work.heads), 128, 0, p,
-            work);
-  launch_load_states(stream, p, work, p.state_gradient, work.gradient);
+template <class T>
+void launch_output_gradient(cudaStream_t stream, const DeviceProblem& p, const TeamGradientWork<T>& work) {
+  launch_on(stream, "do", load_output_gradient<T>, dim3(work.token_count, work.heads), 128, 0, p, work);
 }
+template void launch_output_gradient(cudaStream_t, const DeviceProblem&, const TeamGradientWork<float>&);
+template void launch_output_gradient(cudaStream_t, const DeviceProblem&, const TeamGradientWork<double>&);
 
-void launch_gradient_chain(cudaStream_t stream, const DeviceProblem& p, const GradientWork& work) {
-  launch_on(stream, "emulation, gates and strengths", value_head_kernel, dim3(work.token_count, work.heads),
-            128, 0, p, work);
-  launch_on(stream, "emulation, norms backwards", query_head_kernel,
+void launch_gradient_chain(cudaStream_t stream, const DeviceProblem& p, const TeamGradientWork<float>& work) {
+  launch_on(stream, "gates and strengths", value_head_kernel, dim3(work.token_count, work.heads), 128, 0, p,
+            work);
+  launch_on(stream, "norms backwards", query_head_kernel,
             dim3((work.token_count + norm_rows - 1) / norm_rows, work.heads / work.group, 2), norm_threads,
             sizeof(float) * 3 * norm_rows * static_cast<std::size_t>(p.K + 1), p, work);
   launch_backward_parameters<float>(p, work.sums, stream);
-  if (const MutableTensor& to = p.gradients[static_cast<int>(Gradient::dinitial_state)]; to.data != nullptr)
-    launch_store_states(stream, p, work, work.gradient, to);
 }
 
 }  // namespace kda_check::cuda

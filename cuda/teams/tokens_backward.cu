@@ -1,6 +1,6 @@
-// The emulation of the recurrence backwards: a thread for each column of a head's state, and then for each of
+// The recurrence backwards: a thread for each column of a head's state, and then for each of
 // its rows (kda/kernels/token/token_backward.hpp).
-#include "cuda/spread/backward.cuh"
+#include "cuda/teams/gradient_work.cuh"
 #include "kda/kernels/token/token_backward.hpp"
 
 namespace kda_check::cuda {
@@ -24,7 +24,8 @@ struct Tile {
 /// Forwards (blockIdx.z == 0) the errors, with checkpoints; backwards the gradients of the predictions.
 /// Neither needs the other.
 __global__ void __launch_bounds__(tile_columns)
-    error_columns_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ GradientWork work) {
+    error_columns_kernel(const __grid_constant__ DeviceProblem p,
+                         const __grid_constant__ TeamGradientWork<float> work) {
   extern __shared__ __align__(16) float state[];  // [K][tile_columns]
   __shared__ BlockMemory<Columns> memory;
   Columns& block = memory.block();
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(tile_columns)
 }
 
 /// beta e and beta r.
-__global__ void weigh_kernel(const __grid_constant__ GradientWork work) {
+__global__ void weigh_kernel(const __grid_constant__ TeamGradientWork<float> work) {
   const std::size_t row = std::size_t{blockIdx.y} * work.token_count + blockIdx.x;
   const float beta = work.beta[row];
   for (int v = threadIdx.x; v < work.value_stride; v += blockDim.x) {
@@ -79,7 +80,7 @@ __global__ void weigh_kernel(const __grid_constant__ GradientWork work) {
 
 /// r . e, a thread a row.
 __global__ void strengths_kernel(const __grid_constant__ DeviceProblem p,
-                                 const __grid_constant__ GradientWork work) {
+                                 const __grid_constant__ TeamGradientWork<float> work) {
   const std::size_t row = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= std::size_t(work.token_count) * work.heads) return;
   const std::size_t values = row * work.value_stride;
@@ -89,7 +90,8 @@ __global__ void strengths_kernel(const __grid_constant__ DeviceProblem p,
 
 /// dq, dk and dg, from the last piece on: the states within it are computed again.
 __global__ void __launch_bounds__(tile_columns)
-    rows_kernel(const __grid_constant__ DeviceProblem p, const __grid_constant__ GradientWork work) {
+    rows_kernel(const __grid_constant__ DeviceProblem p,
+                const __grid_constant__ TeamGradientWork<float> work) {
   extern __shared__ __align__(16) float memory_of_tiles[];  // [2][V][tile_columns]
   __shared__ BlockMemory<Rows> memory;
   Rows& block = memory.block();
@@ -137,19 +139,20 @@ __global__ void __launch_bounds__(tile_columns)
 
 }  // namespace
 
-void launch_emulation_tokens_backward(cudaStream_t stream, const DeviceProblem& p, const GradientWork& work) {
+void launch_team_tokens_backward(cudaStream_t stream, const DeviceProblem& p,
+                                 const TeamGradientWork<float>& work) {
   const int tiles_of_values = work.value_stride / tile_columns,
             tiles_of_keys = work.key_stride / tile_columns;
   const std::size_t tile = sizeof(float) * tile_columns;
-  launch_on(stream, "emulation, errors and predictions", error_columns_kernel,
+  launch_on(stream, "tokens, errors and predictions", error_columns_kernel,
             dim3(tiles_of_values * work.sequence_count, work.heads, 2), tile_columns,
             tile * static_cast<std::size_t>(p.K), p, work);
-  launch_on(stream, "emulation, writes", weigh_kernel, dim3(work.token_count, work.heads), 128, 0, work);
+  launch_on(stream, "tokens, writes", weigh_kernel, dim3(work.token_count, work.heads), 128, 0, work);
   constexpr int row_threads = 64;
   const int rows = work.token_count * work.heads;
-  launch_on(stream, "emulation, dbeta", strengths_kernel, dim3((rows + row_threads - 1) / row_threads),
+  launch_on(stream, "tokens, dbeta", strengths_kernel, dim3((rows + row_threads - 1) / row_threads),
             row_threads, 0, p, work);
-  launch_on(stream, "emulation, rows", rows_kernel, dim3(tiles_of_keys * work.sequence_count, work.heads),
+  launch_on(stream, "tokens, rows", rows_kernel, dim3(tiles_of_keys * work.sequence_count, work.heads),
             tile_columns, 2 * tile * static_cast<std::size_t>(p.V), p, work);
 }
 
