@@ -26,18 +26,6 @@ Output at_once(const std::vector<std::string>& commands) {
 
 }  // namespace
 
-TEST_CASE("a reader that goes away costs no report and leaves no temporary file", "[cli]") {
-  const Folder folder;
-  const std::string json = (folder / "out.json").string();
-  for (const std::string& words : {"explain " + small + " --only faults", "run " + small}) {
-    const Output output = shell("{ $KDA " + words + " --json " + json + "; echo code $? >&2; } | true");
-    INFO(words);
-    CHECK(output.err == "code 0\n");  // the report that somebody asked for is whole
-    CHECK(nlohmann::json::accept(read_file(json)));
-    CHECK(folder.entries() == 1);
-  }
-}
-
 TEST_CASE("without a reader the exit code is that of the reports in files, and 141 where there are none",
           "[cli]") {
   const Folder folder;
@@ -52,14 +40,6 @@ TEST_CASE("without a reader the exit code is that of the reports in files, and 1
   CHECK(without_reader(fails).err == "code 141\n");
   CHECK(without_reader("run " + small + json).err == "code 0\n");
   CHECK(without_reader(fails + json).err == "code 1\n");
-}
-
-TEST_CASE("a parent that ignores its children fails no program", "[cli]") {
-  const Output output = shell("env --ignore-signal=CHLD $KDA run " + small +
-                              " --variant recurrent --against oracle --external-timeout 20 --external "
-                              "\"$KDA capture {in} --replace -o {out} --variant chunk\"");
-  INFO(output.out << output.err);
-  CHECK(output.code == 0);
 }
 
 TEST_CASE("devices are no texts: they are refused, not read for ever", "[cli]") {
@@ -91,22 +71,6 @@ TEST_CASE("of captures into one file at once none loses the group of another", "
   CHECK(folder.entries() == 1);
 }
 
-TEST_CASE("of updates of one baseline at once none loses what another wrote", "[cli]") {
-  const Folder folder;
-  const std::string path = (folder / "baseline.tsv").string();
-  std::vector<std::string> commands;
-  for (const char* const T : {"17", "18", "19", "20"})
-    commands.push_back(std::string("$KDA run tails:T=") + T +
-                       " --variant recurrent --update-baseline --baseline " + path);
-  const Output output = at_once(commands);
-  INFO(output.out << output.err);
-  const std::size_t done = count(output.out, "code 0"), refused = count(output.out, "code 4");
-  CHECK(done >= 1);
-  CHECK(done + refused == commands.size());
-  CHECK(count(output.err, "was written by another process meanwhile") == refused);
-  CHECK(folder.entries() == 1);
-}
-
 TEST_CASE("a baseline with the line ends of another system is the same baseline", "[cli]") {
   const Folder folder;
   const std::string path = (folder / "b.tsv").string(),
@@ -118,55 +82,6 @@ TEST_CASE("a baseline with the line ends of another system is the same baseline"
   CHECK(other.code == 0);
   CHECK(other.out == unix.out);
   CHECK(other.err == unix.err);
-}
-
-TEST_CASE("what was finished before a signal is reported, as interrupted", "[cli]") {
-  const Folder folder;
-  const std::string json = (folder / "out.json").string(), started = (folder / "started").string();
-  const Output output =
-      shell("export KDA; $KDA run control:T=4 control:T=5 --threads 1 --variant none --json " + json +
-            " --external 'if [ -e " + started + " ]; then echo >" + started + "2; sleep 600; else echo >" +
-            started + "; $KDA capture {in} --variant naive --replace -o {out}; fi' & until [ -e " + started +
-            "2 ]; do sleep 0.01; done; kill -TERM $!; wait $!; echo status $?");
-  INFO(output.out << output.err);
-  CHECK_THAT(output.out, ContainsSubstring("status 143") && ContainsSubstring("INTERRUPTED"));
-  const auto document = nlohmann::json::parse(read_file(json));
-  CHECK(document["summary"]["outcome"] == "interrupted");
-  CHECK(document["summary"]["passed"] == 1);
-  CHECK(document["summary"]["exit_code"] == 143);
-}
-
-TEST_CASE("of a source that a signal breaks off, the cases that failed before are reported", "[cli]") {
-  const Folder folder;
-  const std::string json = (folder / "out.json").string(), started = (folder / "started").string();
-  const Output output =
-      shell("export KDA; $KDA run control:T=4 --threads 1 --variant recurrent --max-ulp 0 --json " + json +
-            " --against oracle --invariants=repeat --external 'if [ -e " + started + " ]; then echo >" +
-            started + "2; sleep 600; else echo >" + started +
-            "; $KDA capture {in} --variant naive --replace -o {out}; fi' & until [ -e " + started +
-            "2 ]; do sleep 0.01; done; kill -TERM $!; wait $!; echo status $?");
-  INFO(output.out << output.err);
-  CHECK_THAT(output.out, ContainsSubstring("status 143") && ContainsSubstring("FAIL"));
-  const auto document = nlohmann::json::parse(read_file(json));
-  CHECK(document["summary"]["outcome"] == "interrupted");
-  CHECK(document["summary"]["failed"] > 0);
-}
-
-TEST_CASE("an interrupted run ends soon, by its signal, and leaves nothing", "[cli]") {
-  const Folder folder;
-  const std::string json = (folder / "out.json").string();
-  for (const char* const name : {"TERM", "INT", "HUP"}) {
-    const std::string started = (folder / "started").string();
-    const Output output =
-        shell("env --default-signal=INT $KDA run " + small + " --json " + json + " --external 'echo >" +
-              started + "; sleep 600 # {in} {out}' & until [ -e " + started +
-              " ]; do sleep 0.01; done; kill -" + name + " $!; wait $!; echo status $?");
-    INFO(name << output.err);
-    CHECK_THAT(output.out, ContainsSubstring("status 1"));
-    fs::remove(started);
-    CHECK(folder.entries() <= 1);
-    fs::remove(json);
-  }
 }
 
 }  // namespace files_tests

@@ -28,21 +28,6 @@ std::string parts(const Folder& folder, std::size_t count, const std::string& wo
 
 }  // namespace
 
-TEST_CASE("the reports of all shards merge into that of the whole, with the words of the merge",
-          "[cli][merge]") {
-  const Folder folder;
-  const Output whole = program("merge" + parts(folder, 3) + " --json");
-  INFO(whole.err);
-  CHECK(whole.code == 0);
-  json merged = json::parse(whole.out), alone = json::parse(program(targets + " --json").out);
-  CHECK(merged["request"]["command"] == "run");
-  CHECK(merged["request"]["argv"][0] == "merge");
-  CHECK(merged["request"]["argv"][3] == (folder / "part3.json").string());
-  for (json* const document : {&merged, &alone}) document->erase("request");
-  CHECK(merged == alone);
-  CHECK(program("merge" + parts(folder, 3)).out == program(targets).out);
-}
-
 TEST_CASE("a report that went through JSON says in words what the run said", "[cli][merge]") {
   const Folder folder;
   const kda_check::kda::Problem problem = make_problem({});
@@ -68,28 +53,6 @@ TEST_CASE("the exit code of merge is that of the run, and failures are said", "[
   CHECK(unread.code == 3);
   CHECK(lines(unread.err) == 1);
   CHECK_THAT(unread.err, ContainsSubstring("/no/such.h5"));
-}
-
-TEST_CASE("parts that are not the whole exactly once are refused", "[cli][merge]") {
-  const Folder folder;
-  parts(folder, 3);
-  const std::string one = " " + (folder / "part1.json").string(),
-                    two = " " + (folder / "part2.json").string(),
-                    three = " " + (folder / "part3.json").string(),
-                    other = " " + (folder / "x.json").string();
-  const auto refused = [](const std::string& words, const std::string& reason) {
-    const Output output = program("merge" + words);
-    INFO(words << ": " << output.err);
-    CHECK(output.code == 3);
-    CHECK(output.out.empty());
-    CHECK(lines(output.err) == 1);
-    CHECK_THAT(output.err, ContainsSubstring(reason));
-  };
-  refused(one + three, "shard 2 of 3 is missing");
-  refused(one + two + two + three, "shard 2 is there twice");
-  program("run control:T=7,H=1 --variant naive --shard 3/3 --json" + other);
-  refused(one + two + other, "it is no shard of the same run");
-  CHECK(program("merge").code == 2);
 }
 
 TEST_CASE("an answer that one part skips and another gives is missed by nobody", "[cli][merge]") {

@@ -42,12 +42,6 @@ TEST_CASE("an output that cannot be written exits with 4 before anything runs", 
   CHECK(lines(output.err) == 1);
 }
 
-TEST_CASE("a full disk exits with 4", "[cli]") {
-  if (!fs::exists("/dev/full")) KDA_CHECK_SKIP("no /dev/full here");
-  CHECK(shell("$KDA run " + small + " > /dev/full").code == 4);
-  CHECK(program("run " + small + " --json /dev/full").code == 4);
-}
-
 TEST_CASE("standard error that cannot be written changes no exit code and no report", "[cli]") {
   const Folder folder;
   const fs::path json = folder / "out.json";
@@ -58,43 +52,6 @@ TEST_CASE("standard error that cannot be written changes no exit code and no rep
     CHECK(shell(std::string("$KDA rnu") + sink).code == 2);
   }
   CHECK(shell("$KDA run " + small + " >&-").code == 4);
-}
-
-TEST_CASE("a signal leaves no temporary file and ends the program as signals do", "[cli]") {
-  const Folder folder;
-  const std::string pipe = (folder / "pipe").string(), json = (folder / "out.json").string();
-  for (const char* const name : {"TERM", "INT", "HUP"}) {
-    // The program waits for a reader of the pipe, its first report being open by then.
-    const Output output =
-        shell("mkfifo " + pipe + "; env --default-signal=INT $KDA run " + small + " --report json=" + json +
-              " --report text=" + pipe + " & i=0; until ls " + json +
-              ".*.tmp >/dev/null 2>&1 || [ $i = 100 ]; do sleep 0.05; i=$((i+1)); done; ls " + json +
-              ".*.tmp; kill -" + name + " $!; wait $!; echo status $?");
-    INFO(name << ": " << output.out << output.err);
-    CHECK_THAT(output.out, ContainsSubstring(".tmp"));
-    CHECK_THAT(output.out, ContainsSubstring(std::string(name) == "TERM"  ? "status 143"
-                                             : std::string(name) == "INT" ? "status 130"
-                                                                          : "status 129"));
-    CHECK(folder.entries() == 1);
-    fs::remove(folder / "pipe");
-  }
-}
-
-TEST_CASE("a report goes through symbolic links and keeps the mode of its file", "[cli]") {
-  const Folder folder;
-  std::ofstream(folder / "private.json") << "old";
-  fs::permissions(folder / "private.json", fs::perms::owner_read | fs::perms::owner_write);
-  fs::create_symlink("private.json", folder / "link.json");
-  fs::create_symlink("new.json", folder / "dangling.json");
-  const std::string words = "run " + small + " -q --json ";
-  CHECK(program(words + (folder / "link.json").string()).code == 0);
-  CHECK(program(words + (folder / "dangling.json").string()).code == 0);
-  CHECK(fs::is_symlink(folder / "link.json"));
-  CHECK(fs::is_symlink(folder / "dangling.json"));
-  CHECK(nlohmann::json::accept(read_file(folder / "private.json")));
-  CHECK(nlohmann::json::accept(read_file(folder / "new.json")));
-  CHECK(fs::status(folder / "private.json").permissions() ==
-        (fs::perms::owner_read | fs::perms::owner_write));
 }
 
 TEST_CASE("two reports that meet at the end of a link are refused, whether there is a file or not", "[cli]") {
@@ -121,21 +78,6 @@ TEST_CASE("two reports that meet at the end of a link are refused, whether there
   CHECK(program("run " + small + " -q --baseline " + path("new.tsv") + " --update-baseline --json " +
                 path("link"))
             .code == 2);
-}
-
-TEST_CASE("what the user may not write or read is left alone", "[cli]") {
-  if (::geteuid() == 0) KDA_CHECK_SKIP("root may write and read everything");
-  const Folder folder;
-  std::ofstream(folder / "theirs.json") << "old";
-  fs::permissions(folder / "theirs.json", fs::perms::owner_read);
-  CHECK(program("run " + small + " --json " + (folder / "theirs.json").string()).code == 4);
-  CHECK(read_file(folder / "theirs.json") == "old");
-  fs::create_directory(folder / "closed");
-  fs::permissions(folder / "closed", fs::perms::none);
-  const Output output = program("run " + (folder / "closed").string());
-  fs::permissions(folder / "closed", fs::perms::owner_all);
-  CHECK(output.code == 3);
-  CHECK_THAT(output.err, ContainsSubstring("ermission denied"));
 }
 
 TEST_CASE(

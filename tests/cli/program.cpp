@@ -23,11 +23,6 @@ TEST_CASE("a run that passes prints the report, nothing else, and exits with 0",
   CHECK(program("run " + small + on_cpu).out == output.out);  // no dates, durations or machine paths
 }
 
-TEST_CASE("options go in any order", "[cli]") {
-  CHECK(program("run --variant recurrent " + small + " --dtype fp64").out ==
-        program("run --dtype fp64 " + small + " --variant recurrent").out);
-}
-
 TEST_CASE("a failed limit exits with 1 and lists the worst points", "[cli]") {
   const Output output =
       program("run " + small + " --variant recurrent --against oracle --limit scaled_ulp=1 --worst 2");
@@ -66,6 +61,9 @@ TEST_CASE("wrong words exit with 2 and one line with a hint", "[cli]") {
         {"run x.h5 --rtol inf", "--rtol inf: wanted a number >= 0"},
         {"run x.h5 --atol nan", "--atol nan: wanted a number >= 0"},
         {"run x.h5 --variant , -q", "--variant ',': an empty name"},
+        {"run x.h5 --arithmetic fla,,decay=pair", "an empty name"},
+        {"run x.h5 --external-name mine", "of which program?"},
+        {"run x.h5 --external-timeout 5", "of which program?"},
         {"run x.h5 --report json=", "no path"},
         {"run x.h5 --json /tmp/kda-check-x --report json=/tmp/./kda-check-x", "two reports to"},
         {"run ''", "empty word"}}) {
@@ -90,14 +88,6 @@ TEST_CASE("a missing or malformed file exits with 3 and one line", "[cli]") {
       CHECK(output.err.find("HDF5-DIAG") == std::string::npos);
     }
   CHECK(program("diff " + small + " " + bad + "missing_q.h5").code == 3);
-}
-
-TEST_CASE("a bad file beside a good one loses nothing", "[cli]") {
-  const Output output = program("run " + bad + "missing_q.h5 " + small + on_cpu + " --json -");
-  CHECK(output.code == 3);
-  const auto document = nlohmann::json::parse(output.out);
-  CHECK(document["summary"]["passed"] == 15);
-  CHECK(document["errors"].size() == 1);
 }
 
 TEST_CASE("help and version go to standard output", "[cli]") {

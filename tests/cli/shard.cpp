@@ -56,26 +56,6 @@ fs::path suite_in(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("the shards of a suite are together the whole, and no case is in two", "[cli][shard]") {
-  const Folder folder;
-  const std::string target = mine(suite_in(folder / "suite")) + " control:T=7,H=1 --against oracle,all";
-  const Cases whole = cases_of(target);
-  CHECK(whole.size() > 10);
-  CHECK(cases_of(target + shard(1, 1)) == whole);
-  for (const std::size_t count : {2u, 3u, 7u}) {
-    Cases together;
-    std::size_t used = 0;
-    for (std::size_t index = 1; index <= count; ++index) {
-      const Cases part = cases_of(target + shard(index, count));
-      used += !part.empty();
-      together.insert(part.begin(), part.end());
-    }
-    INFO(count << " shards, " << used << " not empty");
-    CHECK(together == whole);
-    CHECK(used > 1);
-  }
-}
-
 TEST_CASE("a shard depends on what is written, not on where it lies or on who runs it", "[cli][shard]") {
   const Folder folder;
   const fs::path here = folder / "here", there = folder / "there";
@@ -88,15 +68,6 @@ TEST_CASE("a shard depends on what is written, not on where it lies or on who ru
     CHECK(cases == cases_of("@./mine.txt" + part, here.string()));
     CHECK(cases == cases_of(mine(here) + part + " --threads 1 --worst 5"));
   }
-}
-
-TEST_CASE("the shards of a run take about the same time", "[cli][shard]") {
-  // Eight problems that take as long as one another: two for each of four.
-  std::string words = "run --variant naive --json";
-  for (const char* const seed : {"1", "2", "3", "4", "5", "6", "7", "8"})
-    words += std::string(" control:T=4,H=1,seed=") + seed;
-  for (std::size_t index = 1; index <= 4; ++index)
-    CHECK(nlohmann::json::parse(program(words + shard(index, 4)).out)["cases"].size() == 2);
 }
 
 TEST_CASE("an empty shard of something passes with one line, and a shard of nothing does not",
@@ -136,22 +107,6 @@ TEST_CASE("a shard that is empty passes beside a baseline that is about the othe
     CHECK(output.code == 0);
     CHECK(output.err.empty());
   }
-}
-
-TEST_CASE("what is no shard is refused", "[cli][shard]") {
-  for (const char* const text :
-       {"0/2", "3/2", "1", "1/0", "/2", "1/", "a/2", "1/2/3", "-1/2", "1/2x", "''"}) {
-    const Output output = program(std::string("run control --shard ") + text);
-    INFO(text << ": " << output.err);
-    CHECK(output.code == 2);
-    CHECK(lines(output.err) == 1);
-    CHECK_THAT(output.err, ContainsSubstring("--shard"));
-  }
-  const Folder folder;
-  std::ofstream(folder / "mine.txt") << "control:T=4 --shard 1/2\n";
-  const Output output = program("run @" + (folder / "mine.txt").string());
-  CHECK(output.code == 3);
-  CHECK_THAT(output.err, ContainsSubstring("mine.txt:1"));
 }
 
 }  // namespace shard_tests

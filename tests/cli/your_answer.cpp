@@ -41,34 +41,6 @@ TEST_CASE("an answer that is gone from the files fails what requires it, and wha
              ContainsSubstring("fla_chunk of " + file + " has rows in the baseline and is no longer there"));
 }
 
-TEST_CASE("only what is recorded is judged where no variant is asked for", "[cli]") {
-  const auto document = nlohmann::json::parse(program("run " + small + " --variant none --json").out);
-  CHECK(document["cases"].size() == 3);
-  for (const auto& item : document["cases"]) CHECK(item["recorded"] == true);
-  const auto one =
-      nlohmann::json::parse(program("run " + small + " --variant none --recorded fla_chunk --json").out);
-  REQUIRE(one["cases"].size() == 1);
-  CHECK(one["cases"][0]["variant"] == "fla_chunk");
-}
-
-TEST_CASE("what the user brought is said first, and ours in one line while it passes", "[cli]") {
-  const Output output = program("run " + small);
-  const std::size_t mine = output.out.find("PASS     fla_chunk"), ours = output.out.find("PASS  ours: ");
-  REQUIRE(mine != std::string::npos);
-  REQUIRE(ours != std::string::npos);
-  CHECK(mine < ours);
-  CHECK(output.out.find("PASS     chunk ") == std::string::npos);
-  CHECK_THAT(output.out, ContainsSubstring("of its limit") && ContainsSubstring("rms_ratio 40 %"));
-  CHECK_THAT(program("run " + small + " -v").out, ContainsSubstring("PASS     chunk "));
-}
-
-TEST_CASE("a program that fails says why, also where little is said", "[cli][external]") {
-  const Output output =
-      program("run control:T=4 --variant none -q --external 'echo no device >&2; exit 3 # {in} {out}'");
-  CHECK(output.code == 1);
-  CHECK_THAT(output.out, ContainsSubstring("FAIL external fp32: exit status 3; it said: no device"));
-}
-
 TEST_CASE("two files that call themselves the same are two, in a baseline and in JUnit", "[cli]") {
   const Folder folder;
   const std::string a = (folder / "a.h5").string(), b = (folder / "b.h5").string(),
@@ -144,15 +116,6 @@ TEST_CASE("diff judges the second of two, the first is what it is held against",
              !ContainsSubstring("magnitude"));
 }
 
-TEST_CASE("files of other formats are refused with the way to a fixture", "[cli]") {
-  const Folder folder;
-  std::ofstream(folder / "w.npz", std::ios::binary) << "PK\x03\x04";
-  const Output output = program("run " + (folder / "w.npz").string());
-  CHECK(output.code == 3);
-  CHECK_THAT(output.err, ContainsSubstring("a NumPy archive (.npz)") &&
-                             ContainsSubstring("python -m kda_check convert w.npz w.h5"));
-}
-
 TEST_CASE("an answer without o is none, and a baseline misses a tensor whichever comparisons are asked for",
           "[cli]") {
   const Folder folder;
@@ -176,14 +139,6 @@ TEST_CASE("an answer without o is none, and a baseline misses a tensor whichever
   CHECK_THAT(held.err,
              ContainsSubstring("o of expected/fla_recurrent of " + file + " has rows in the baseline"));
   CHECK(program(words + " --tensor final_state").code == 0);
-}
-
-TEST_CASE("a name for a program that is not there is a usage error", "[cli][external]") {
-  for (const char* const words : {"--external-name mine", "--external-timeout 5"}) {
-    const Output output = program("run " + small + " " + words);
-    CHECK(output.code == 2);
-    CHECK_THAT(output.err, ContainsSubstring("of which program?"));
-  }
 }
 
 }  // namespace your_answer_tests

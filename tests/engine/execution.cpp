@@ -363,13 +363,6 @@ TEST_CASE("nothing more is begun once there is enough", "[engine][events]") {
   }
 }
 
-TEST_CASE("an empty plan tells nothing", "[engine][events]") {
-  plan::Plan plan;
-  std::size_t told = 0;
-  engine::execute(plan, {}, {[&](report::Document) { ++told; }});
-  CHECK(told == 0);
-}
-
 TEST_CASE("cases that were concluded before a signal are told, also of the source that it breaks off",
           "[engine][events]") {
   const std::vector<kda::Variant> registry = {

@@ -26,16 +26,6 @@ namespace {
 
 report::Document ran(const plan::Request& request) { return test::ran(request, test::on_threads(2)); }
 
-/// slow_alpha of docs/regimes.md: the same gate at every token, hardly any writing.
-kda::Problem slow_alpha(std::size_t T, double g, double beta) {
-  test::ProblemSpec spec;
-  spec.T = T, spec.K = 16, spec.V = 8;
-  kda::Problem problem = test::make_problem(spec);
-  for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, g);
-  for (std::size_t i = 0; i < problem.beta.size(); ++i) problem.beta.set(i, beta);
-  return problem;
-}
-
 }  // namespace
 
 TEST_CASE("a perturbation is first crossed at its token, head and lane", "[engine][growth]") {
@@ -67,24 +57,6 @@ TEST_CASE("a perturbation is first crossed at its token, head and lane", "[engin
     CHECK(!untouched.flag("crossed"));
   CHECK(exit_code(document) == 0);  // derived limits inform
   CHECK_FALSE(item.entry().verdict);
-}
-
-TEST_CASE("on a slow constant decay the fp32 recurrence grows with every token, the chunk form far less",
-          "[engine][growth]") {
-  const TemporaryFixture file(slow_alpha(2048, -8e-5, 1e-3), nullptr, "slow");
-  plan::Request request = growth_of(file.path);
-  request.selection.variants = Names{"recurrent", "chunk"};
-  request.oracle = plan::OracleChoice::fp64;
-  const report::Document document = ran(request);
-  const Item recurrent = followed(document, "recurrent"), chunk = followed(document, "chunk");
-  INFO("recurrent " << recurrent.figure("slope") << " chunk " << chunk.figure("slope") << " last "
-                    << recurrent.figure("last") << ' ' << chunk.figure("last"));
-  CHECK(recurrent.words("trend") == "grows");
-  CHECK(recurrent.figure("slope") == Approx(1).margin(0.15));
-  CHECK(recurrent.figure("r2") > 0.95);
-  CHECK(chunk.figure("slope") < 0.6);
-  CHECK(recurrent.figure("last") > 8 * chunk.figure("last"));
-  CHECK_THAT(recurrent.section().title, ContainsSubstring("the oracle (fp64 recurrence)"));
 }
 
 TEST_CASE("windows agree with what run measures over the whole tensor", "[engine][growth]") {
@@ -127,43 +99,10 @@ TEST_CASE("a file without the group that growth is to be held against does not l
   CHECK(exit_code(document) == 3);
 }
 
-TEST_CASE("JSON and table of growth hold the same numbers", "[engine][growth]") {
-  plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_small.h5");
-  request.window = 8;
-  const report::Document document = ran(request);
-  const auto json = nlohmann::json::parse(report::write_json(document, {}));
-  const std::string text = report::write_text(document, {});
-  CHECK(json["schema_version"] == 2);
-  CHECK(json["request"]["command"] == "explain");
-  REQUIRE(json["growth"].size() == items_of(document, "growth").size());
-  for (const auto& item : json["growth"]) {
-    const auto& ratios = item["windows"]["rms_ratio"];
-    REQUIRE(ratios.size() == 8);
-    CHECK(item["rms_ratio"] == ratios);
-    CHECK(item["heads"][0]["window_rms_ratio"] == ratios);  // of one head
-    const std::string name = item["answer"];
-    const std::size_t row = text.find(fmt::format("\n  {} ", name));
-    REQUIRE(row != std::string::npos);
-    const std::string line = text.substr(row + 1, text.find('\n', row + 1) - row - 1);
-    INFO(line);
-    CHECK_THAT(line, ContainsSubstring(fmt::format("{:.3g}", ratios.front().get<double>())));
-    CHECK_THAT(line, ContainsSubstring(fmt::format("{:.3g}", ratios.back().get<double>())));
-    CHECK_THAT(line, ContainsSubstring(fmt::format("{:.3g}", item["slope"].get<double>())));
-    CHECK_THAT(line, ContainsSubstring(item["trend"].get<std::string>()));
-  }
-}
-
 TEST_CASE("growth does not depend on the number of threads", "[engine][growth]") {
   const plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_varlen.h5");
   CHECK(report::write_json(test::ran(request, test::on_threads(1)), {}) ==
         report::write_json(test::ran(request, test::on_threads(5)), {}));
-}
-
-TEST_CASE("growth refuses what has no tokens", "[engine][growth]") {
-  plan::Request request = growth_of(test::case_fixtures() + "/fla_fp32_small.h5");
-  request.selection.tensors = Names{"final_state"};
-  CHECK_THAT(test::refusal([&] { test::planned(request); }),
-             ContainsSubstring("2 explain has no tensor 'final_state'"));
 }
 
 }  // namespace growth_tests

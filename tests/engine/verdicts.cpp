@@ -85,23 +85,6 @@ TEST_CASE("every committed fixture passes in every dtype that holds it", "[engin
   }
 }
 
-TEST_CASE(
-    "a narrower dtype than the file's answers a rounded problem, and recorded answers are skipped with a "
-    "reason",
-    "[engine]") {
-  plan::Request request = request_for({committed("fla_fp32_small")});
-  request.selection.dtypes = Names{"bf16"};
-  const report::Document document = ran(request);
-  const report::CaseResult& ours = case_of(document, "recurrent", "oracle");
-  CHECK(ours.verdict == Verdict::pass);
-  CHECK_THAT(ours.arithmetic, ContainsSubstring("inputs rounded to bf16"));
-  for (const report::CaseResult* const theirs :
-       {&case_of(document, "recurrent", "fla_chunk"), &case_of(document, "fla_chunk", "oracle")}) {
-    CHECK(theirs->verdict == Verdict::skipped);
-    CHECK_THAT(theirs->reason, ContainsSubstring("answers the stored inputs"));
-  }
-}
-
 TEST_CASE("a wrong recorded answer is one failure, as nobody is held against what is wrong of it",
           "[engine]") {
   const kda::Problem problem = test::make_problem({});
@@ -170,15 +153,6 @@ TEST_CASE("what overflows where the truth does is not judged, and a NaN in anoth
   }
 }
 
-TEST_CASE("nothing to compare is not a pass", "[engine]") {
-  const TemporaryFixture file(test::make_problem({}));
-  plan::Request request = request_for({file.path});
-  request.oracle = plan::OracleChoice::none;
-  const report::Document document = ran(request);
-  CHECK(document.cases.empty());
-  CHECK(exit_code(document) == 1);
-}
-
 TEST_CASE("one bad file does not lose the others", "[engine]") {
   const std::string bad = std::string(KDA_CHECK_SOURCE_DIR) + "/tests/fixtures_bad/missing_q.h5";
   const report::Document document =
@@ -190,38 +164,6 @@ TEST_CASE("one bad file does not lose the others", "[engine]") {
   CHECK(exit_code(document) == 3);
   CHECK(document.count(Verdict::fail) == 0);
   CHECK(document.count(Verdict::pass) > 0);
-}
-
-TEST_CASE("a file that was replaced after the plan was made is a failure of its own", "[engine]") {
-  test::ProblemSpec spec;
-  const TemporaryFixture file(test::make_problem(spec)), other(test::make_problem(spec), nullptr, "other");
-  plan::Request request = request_for({file.path, other.path});
-  request.selection.variants = Names{"recurrent"};
-  const plan::Plan plan = test::planned(request);
-  spec.T += 3;
-  const TemporaryFixture longer(test::make_problem(spec), nullptr, "longer");
-  std::filesystem::copy_file(longer.path, file.path, std::filesystem::copy_options::overwrite_existing);
-  const report::Document document = ran(plan);
-  REQUIRE(document.failures.size() == 1);
-  CHECK_THAT(document.failures[0].message, ContainsSubstring("was written by another process meanwhile"));
-  CHECK(document.failures[0].path == file.path);
-  CHECK(exit_code(document) == 4);
-  REQUIRE(document.cases.size() == 1);
-  CHECK(document.cases[0].path == other.path);
-}
-
-TEST_CASE("limits of the command line are applied and named", "[engine]") {
-  plan::Request request = request_for({committed("fla_fp32_small")});
-  request.selection.variants = Names{"recurrent"};
-  request.selection.against = Names{"oracle"};
-  request.judging.limits = limits({"scaled_ulp=1"});
-  const report::Document document = ran(request);
-  const report::TensorResult& tensor = case_of(document, "recurrent", "oracle").tensors[0];
-  CHECK(tensor.verdict == Verdict::fail);
-  bool named = false;
-  for (const judge::Limit& limit : tensor.limits)
-    named = named || (limit.metric == "scaled_ulp" && limit.value == 1 && limit.source == "command line");
-  CHECK(named);
 }
 
 TEST_CASE("garbage after a hard reset never passes", "[engine]") {
@@ -286,49 +228,6 @@ TEST_CASE("the limits of a recorded answer do not depend on the chunks of ours",
   CHECK(values({}, "torch_fp64", "oracle") == values(16, "torch_fp64", "oracle"));
   CHECK(values({}, "recurrent", "torch_fp64") == values(16, "recurrent", "torch_fp64"));
   CHECK(values({}, "chunk", "oracle") != values(16, "chunk", "oracle"));
-}
-
-TEST_CASE("without a limit that says anything there is no verdict", "[engine]") {
-  plan::Request request = request_for({committed("fla_fp32_small")});
-  request.judging.limits = limits({"rms_ratio=none", "scaled_ulp=none"});
-  request.test = false;
-  const report::Document document = ran(request);
-  CHECK(exit_code(document) == 1);
-  for (const report::CaseResult& item : document.cases) CHECK(item.verdict == Verdict::inconclusive);
-}
-
-TEST_CASE("an arithmetic that a dtype does not have is skipped with its reason", "[engine]") {
-  plan::Request request = request_for({committed("fla_fp32_small")});
-  request.selection.variants = Names{"recurrent"};
-  request.selection.dtypes = Names{"fp32", "fp64"};
-  request.arithmetic = {"exponential=cuda"};
-  request.selection.against = Names{"oracle"};
-  const report::Document document = ran(request);
-  CHECK(case_of(document, "recurrent", "oracle", "fp32").verdict == Verdict::pass);
-  std::size_t skipped = 0;
-  for (const report::CaseResult& item : document.cases)
-    if (item.verdict == Verdict::skipped && item.dtype == "fp64") {
-      ++skipped;
-      CHECK_THAT(item.reason, ContainsSubstring("fp32 only"));
-    }
-  CHECK(skipped == 1);
-}
-
-TEST_CASE("names given twice count once", "[engine]") {
-  const auto cases = [](int times) {
-    plan::Request request = request_for({});
-    request.selection.variants.emplace(), request.selection.dtypes.emplace(),
-        request.selection.tensors.emplace();
-    for (int i = 0; i < times; ++i) {
-      request.targets.push_back(committed("fla_fp32_small"));
-      request.selection.variants->insert(request.selection.variants->end(), {"naive", "recurrent"});
-      request.selection.dtypes->insert(request.selection.dtypes->end(), {"fixture", "fp32"});
-      request.selection.tensors->insert(request.selection.tensors->end(), {"o", "final_state"});
-    }
-    return report::write_json(ran(request), {});
-  };
-  CHECK(cases(1) == cases(3));
-  CHECK_THAT(cases(1), ContainsSubstring("\"passed\": 11"));
 }
 
 TEST_CASE("a precision that nobody stated is said to be assumed", "[engine]") {

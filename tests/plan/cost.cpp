@@ -31,32 +31,6 @@ TEST_CASE("the bytes of an answer are those of its tensors, in every dtype and b
   }
 }
 
-TEST_CASE("more work takes more seconds, and what is skipped none", "[plan][cost]") {
-  const auto seconds = [](const std::string& words) {
-    const plan::Plan plan = test::planned_line(words);
-    for (const auto& [item, problem] : test::cases_of(plan)) {
-      CHECK((item->seconds > 0) == item->skip.empty());
-      CHECK(problem->seconds > item->seconds);
-    }
-    return plan.seconds();
-  };
-  const double small = seconds("control:T=64,H=1 --variant recurrent");
-  CHECK(seconds("control:T=640,H=1 --variant recurrent") > small);
-  CHECK(seconds("control:T=64,H=4 --variant recurrent") > small);
-  CHECK(seconds("control:T=64,H=1 --variant recurrent,chunk") > small);
-  CHECK(seconds("control:T=64,H=1 --variant recurrent --dtype fp64") > small);
-  CHECK(seconds("control:T=64,H=1 --variant recurrent --invariants") > small);
-  CHECK(seconds("control:T=64,H=1,loss=1 --variant recurrent") > small);
-  CHECK(seconds("control:T=64,H=1 --variant recurrent --oracle fp64") < small);
-  CHECK(seconds("control:T=64,H=1 --variant recurrent --arithmetic reduction=exact") > small);
-  // A truth is streamed once for all that are held against it.
-  CHECK(seconds("control:T=64,H=1 --variant recurrent,chunk") <
-        small + seconds("control:T=64,H=1 --variant chunk"));
-  const double skipped =
-      seconds("control:T=64,H=1 --variant naive --dtype fp64 --arithmetic exponential=cuda");
-  CHECK(skipped < small);
-}
-
 TEST_CASE("sequences take time, though they have no tokens", "[plan][cost]") {
   const auto seconds = [](std::size_t sequences) {
     test::ProblemSpec spec;
@@ -69,25 +43,6 @@ TEST_CASE("sequences take time, though they have no tokens", "[plan][cost]") {
   // An answer, the truth and twenty twins: some microseconds of each.
   constexpr double least_of_a_sequence = 1e-6;
   CHECK(seconds(20'000) > seconds(10'000) + 16 * 10'000 * least_of_a_sequence / 2);
-}
-
-TEST_CASE("the bytes of a problem hold its inputs, every answer once, and what twins take", "[plan][cost]") {
-  const auto problem_of = [](const char* twins) {
-    return test::planned_line(
-               std::string("control:T=64,H=1 --variant recurrent,chunk --against oracle --test ") + twins)
-        .problems.at(0);
-  };
-  const plan::Problem without = problem_of("off");
-  const auto answer = [&](DType dtype) { return plan::answer_bytes(without.outline, Pass::forward, dtype); };
-  CHECK(without.bytes == without.source->bytes() + 2 * answer(DType::fp32));
-  const plan::TwinBytes twins = plan::twin_bytes(without, Pass::forward, false),
-                        on_gpu = plan::twin_bytes(without, Pass::forward, true);
-  CHECK(problem_of("on").bytes == without.bytes + twins.kept + twins.per_head);
-  // All answers of a family to the one head, and its truth.
-  CHECK(twins.per_head > 20 * answer(DType::fp32) + answer(DType::fp64));
-  // A GPU computes those of the next family meanwhile.
-  CHECK(on_gpu.per_head > twins.per_head + 14 * answer(DType::fp32));
-  CHECK(on_gpu.kept == twins.kept);
 }
 
 }  // namespace cost_tests

@@ -390,10 +390,4 @@ TEST_CASE("a page of many rows keeps the failures and a bearable size", "[report
   CHECK_THAT(all_text(page), ContainsSubstring("rows are in the table alone"));
 }
 
-TEST_CASE("every report is the same bytes twice", "[report]") {
-  for (const char* const format : formats)
-    for (const Document& result : {document_with(every_verdict), hostile(), Document{}})
-      CHECK(writer_named(format).write(result, {}) == writer_named(format).write(result, {}));
-}
-
 }  // namespace formats_tests

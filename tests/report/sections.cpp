@@ -358,11 +358,6 @@ TEST_CASE("odd characters in a section, its path and its keys steer nothing and 
   }
 }
 
-TEST_CASE("every writer gives the same bytes twice, whatever the sections", "[report][sections]") {
-  const Document document = document_with({tabular(), paragraphs(), tabular("")});
-  for (const Writer& writer : writers()) CHECK(writer.write(document, {}) == writer.write(document, {}));
-}
-
 TEST_CASE("a scatter of two columns is drawn for the rows that have both, in the page alone") {
   Section section;
   section.key = "rows", section.tabular = true;

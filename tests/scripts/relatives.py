@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""relatives.py PROGRAM PYTHON: KDA's relatives (docs/kda.md, "The family") as fixtures of the package in PYTHON, answered by a
-recurrence in numpy that knows nothing of PROGRAM, which must find the two apart by no more than fp64 rounds; and gradients
-of its variants against central differences of that recurrence. Exits with 77 where numpy is missing."""
+"""relatives.py PROGRAM PYTHON: KDA and its relatives (docs/kda.md, "The family") as fixtures of the package in PYTHON, answered by a
+recurrence in numpy that knows nothing of PROGRAM, which must find the two apart by no more than fp64 rounds; gradients
+of its variants against central differences of that recurrence; and what commands of the package say where torch or FLA is missing.
+Exits with 77 where numpy is missing."""
 import json
 import os
 import subprocess
@@ -41,7 +42,7 @@ def recurrence(q, k, v, g, initial_state, beta=None, erase=None, write=None):
     for b in range(B):
         for j in range(HV):
             S = states[b, j]
-            for t in range(T):
+            for t in range(q.shape[1]):
                 query, key = q[b, t, j // (HV // H)], k[b, t, j // (HV // H)]
                 decay = np.exp(g[b, t, j])
                 S = S * (decay[:, None] if decay.ndim else decay)
@@ -79,6 +80,36 @@ class Relatives(unittest.TestCase):
                         self.assertLessEqual(tensor["metrics"]["rms_ratio"], 1e-12, (case["variant"], tensor["name"]))
                 forms = {"numpy", "naive", "recurrent"} | ({"chunk"} if strength != "columns" else set())
                 self.assertEqual({answer for answer, _ in seen if not answer.startswith("gpu-")}, forms)
+
+    def test_gates_states_and_packed_sequences_mean_what_the_format_says(self):
+        words, draw, ends = problem("channels", "beta"), np.random.default_rng(7), (0, 4, 4, T)
+        states, bias, A_log = (draw.standard_normal(shape) for shape in ((3, HV, K, V), (HV, K), HV))
+        g, amplitude = words["g"] + bias, np.exp(A_log)[:, None]
+        for gate, decay in {"softplus": -amplitude * np.log1p(np.exp(g)), "lower_bound": -5 / (1 + np.exp(-amplitude * g))}.items():
+            with self.subTest(gate), tempfile.TemporaryDirectory() as folder:
+                parts = [recurrence(**{**{name: x[:, begin:end] for name, x in {**words, "g": decay}.items()},
+                                       "initial_state": states[n:n + 1]}) for n, (begin, end) in enumerate(zip(ends, ends[1:]))]
+                o, final = np.concatenate([o for o, _ in parts], 1), np.concatenate([state for _, state in parts])
+                given = {**words, "initial_state": states.swapaxes(2, 3), "A_log": A_log, "dt_bias": bias, "cu_seqlens": ends,
+                         "state_v_first": True, "scale": SCALE, "lower_bound": -5 if gate == "lower_bound" else None}
+                for factor, code in {1: 0, 1.001: 1}.items():
+                    path = os.path.join(folder, "mine.h5")
+                    kda_check.save(path, **given, expected={"mine": {"o": factor * o, "final_state": final.swapaxes(2, 3)}})
+                    self.assertEqual(kda_check.Fixture.read(path).options["gate"], gate)
+                    self.assertEqual(run(path, "--against", "oracle")[0].returncode, code)
+
+    def test_commands_say_what_they_lack(self):
+        with tempfile.TemporaryDirectory() as folder:
+            given, path = os.path.join(folder, "given.h5"), os.path.join(folder, "mine.h5")
+            kda_check.save(given, **problem("channels", "beta"))
+            for code, command in ((4, ["export-fla", "--family", "gdn", "-o", path]), (4, ["time", "fla", given, path]),
+                                  (3, ["time", "fla", "none.h5", path])):
+                done = subprocess.run([sys.executable, "-m", "kda_check", *command], capture_output=True, text=True,
+                                      env={**os.environ, "PYTHONPATH": package})
+                if code == 3 or done.returncode != 0:
+                    self.assertEqual(done.returncode, code, done.stderr)
+                    said = [line for line in done.stderr.splitlines() if "kda-check: " in line]  # torch and FLA may warn
+                    self.assertEqual((len(said), "Traceback" in done.stderr, os.path.exists(path)), (1, False, False), done.stderr)
 
     def test_a_gradient_of_every_input_is_what_central_differences_of_numpy_say(self):
         for g, strength in RELATIVES:

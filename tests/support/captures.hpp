@@ -58,15 +58,6 @@ inline std::string launch_of(const std::string& name) {
   return "launch=" + (found == known.end() ? std::string("scan:4") : found->second);
 }
 
-/// The same with another part in the place of its own: "scan:2".
-inline std::string launch_with(const std::string& part, const std::string& name) {
-  const std::string key = "launch=", prefix = part.substr(0, part.find(':') + 1);
-  std::string text = key + part;
-  for (const std::string& own : split(launch_of(name).substr(key.size()), '+'))
-    if (!own.starts_with(prefix)) text += "+" + own;
-  return text;
-}
-
 /// How much there must be to compare: with the captures in the source tree, and with those beside it.
 inline std::size_t at_least(std::size_t everywhere, std::size_t with_large) {
   return large_fixtures().empty() ? everywhere : with_large;

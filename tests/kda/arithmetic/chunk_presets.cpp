@@ -1,14 +1,10 @@
-// Presets of chunked kernels that nobody has recorded answers of: their bits on one problem, as emulations
-// have them that were written from the kernels' sources (docs/arithmetic.md, "Presets"); and the words that
-// only they need, each against its definition.
+// Words that only presets of chunked kernels need which nobody has recorded answers of, each against its
+// definition (docs/arithmetic.md, "Presets").
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "base/hash.hpp"
 #include "kda/arithmetic/rounded.hpp"
-#include "kda/pool/pool.hpp"
-#include "kda/regimes/regimes.hpp"
 #include "numeric/h100.hpp"
 #include "support/catch.hpp"
 #include "support/kernel_blocks.hpp"
@@ -24,21 +20,6 @@ using numeric::DType;
 namespace {
 
 namespace h100 = numeric::h100;
-
-Answer answer_of(const Problem& problem, const std::vector<std::string>& words, std::size_t chunk_size = 64) {
-  RunOptions options = test::default_options(problem, "chunk", problem.dtype());
-  options.chunk_size = chunk_size;
-  for (const std::string& word : words) set_axis(options.arithmetic, word);
-  return test::run(problem, "chunk", options);
-}
-
-std::string digest(const Answer& answer) {
-  Hash hash;
-  for (const tensor::Tensor* const tensor : {&answer.o, &answer.final_state})
-    for (std::size_t e = 0; e < tensor->size(); ++e)
-      hash.add(std::to_string(test::bits_of(static_cast<float>(tensor->value(e)))));
-  return hash.text();
-}
 
 enum class State { drawn, empty };
 
@@ -71,30 +52,11 @@ Arithmetic in_words(std::initializer_list<const char*> words) {
 
 }  // namespace
 
-TEST_CASE("presets of kernels without recorded answers give the bits of their emulations", "[presets]") {
-  struct Known {
-    const char* preset;
-    std::size_t chunk_size;
-    const char *of_gates, *of_keys;
-  };
-  // Bounded gates with all that stands before a kernel; keys that are alike and hardly decay.
-  Problem gates =
-              with_inputs_rounded_to(parse_regime("lb_real:T=81,H=1,K=128,V=128,raw=1").build(), DType::bf16),
-          keys = with_inputs_rounded_to(parse_regime("corr_keys:T=81,H=1,K=128,V=128").build(), DType::bf16);
-  gates.options.qk_l2norm = gates.options.beta_sigmoid = keys.options.qk_l2norm = true;
-  for (const Known& known : {Known{"cula-sm90", 64, "37fa36e2cc63dd89", "c482714a92d8ba74"},
-                             Known{"attention-gym", 64, "93c3b2f36fd6ccb5", "bbd6a7835c6fa6dd"},
-                             Known{"flashinfer-bt16", 16, "23b6a4402bfee2ad", "5f8a563fc1bf6fef"}}) {
-    INFO(known.preset);
-    CHECK(digest(answer_of(gates, {known.preset}, known.chunk_size)) == known.of_gates);
-    CHECK(digest(answer_of(keys, {known.preset}, known.chunk_size)) == known.of_keys);
-  }
-}
-
 TEST_CASE("merging halves inverts chunks of any length, from blocks of any size", "[presets]") {
   for (const std::size_t rows : {1, 9, 16, 37, 64, 100, 150})
-    for (const char* const inverse : {"inverse=eliminate:8", "inverse=chains:8", "inverse=doubling-wide:8",
-                                      "inverse=blocks:16", "inverse=doubling-wide:16", "inverse=blocks:32"})
+    for (const char* const inverse :
+         {"inverse=eliminate:8", "inverse=chains:8", "inverse=doubling-wide:8", "inverse=eliminate:16",
+          "inverse=blocks:16", "inverse=doubling-wide:16", "inverse=blocks:32"})
       for (const char* const merge : {"merge=nearest", "merge=halves", "merge=split:16"}) {
         const Computed data(rows, in_words({"ideal", inverse, merge}));
         INFO(rows << " rows, " << inverse << ' ' << merge);

@@ -198,9 +198,4 @@ TEST_CASE("flushed exponentials lose factors that gradual underflow keeps, silen
         {"ftz_window:H=1,g=-2.7", "decay=anchor-mid:64 exponential=flush", 0, 2e-6}});
 }
 
-TEST_CASE("FlashKDA's chunks of 16 are as good as their formats on healthy gates", "[formulations]") {
-  for (const char* const regime : {"control:T=128,H=1,C=16", "lb_real:T=128,C=16"})
-    hold({{regime, "flash-kda", 1e-4, 3e-2}});
-}
-
 }  // namespace formulations_tests

@@ -55,28 +55,6 @@ TEMPLATE_TEST_CASE("every instruction set gives the same bits: recurrence", "[ke
   }
 }
 
-TEMPLATE_TEST_CASE("every instruction set gives the same bits: chunk", "[kernels]", float, double) {
-  using T = TestType;
-  const KernelTables tables = kernel_tables();
-  for (const DecayForm decay :
-       {DecayForm::pair, DecayForm::anchor_pair, DecayForm::anchor_first, DecayForm::anchor_mid})
-    for (const InverseForm inverse : {InverseForm::substitution, InverseForm::blocks})
-      for (const std::size_t rows : {1, 15, 37, 64}) {
-        std::vector<T> first_o, first_state;
-        for (int i = 0; i < tables.count; ++i) {
-          ChunkData<T> data(rows, 20, 33);
-          data.block.decay = decay;
-          data.block.inverse = inverse;
-          data.block.casts = cast_points({}, numeric::DType::bf16, true, true);
-          kernels_of<T>(*tables.table[i]).chunk[1](data.block);
-          if (i == 0) first_o = data.o, first_state = data.state;
-          INFO(tables.table[i]->instruction_set << " rows " << rows);
-          CHECK(same_bits(data.o, first_o));
-          CHECK(same_bits(data.state, first_state));
-        }
-      }
-}
-
 TEST_CASE("every instruction set gives the same bits: exponential and gates", "[kernels]") {
   const KernelTables tables = kernel_tables();
   test::Random random(4);
@@ -129,45 +107,6 @@ TEST_CASE("every instruction set gives the same bits: rows of errors", "[kernels
     if (i == 0) first = all;
     CHECK(same_bits(all, first));
   }
-}
-
-TEMPLATE_TEST_CASE("products add from the first term to the last, one element at a time", "[kernels]", float,
-                   double) {
-  using T = TestType;
-  // The state update of a chunk is such a product: S[k][v] = decay * S + sum_i kg[i][k] v_new[i][v].
-  ChunkData<T> data(21, 12, 7);
-  const std::vector<T> before = data.state;
-  kernels<T>().chunk[1](data.block);
-  std::vector<T> decay(12);
-  kernels<T>().exponential(Exponential::exact, data.G.data() + 20 * data.k_stride, decay.data(), 12);
-  for (std::size_t k = 0; k < 12; ++k)
-    for (std::size_t v = 0; v < 7; ++v) {
-      T sum = before[k * data.v_stride + v] * decay[k];
-      for (std::size_t i = 0; i < 21; ++i)
-        sum = std::fma(data.kg[i * data.k_stride + k], data.v_new[i * data.v_stride + v], sum);
-      REQUIRE(sum == data.state[k * data.v_stride + v]);
-    }
-}
-
-TEMPLATE_TEST_CASE("both inverses solve the triangular system", "[kernels]", float, double) {
-  using T = TestType;
-  const double tolerance = sizeof(T) == 4 ? 2e-6 : 4e-15;
-  for (const InverseForm inverse : {InverseForm::substitution, InverseForm::blocks})
-    for (const std::size_t rows : {1, 16, 17, 40, 64}) {
-      ChunkData<T> data(rows, 24, 8);
-      data.block.inverse = inverse;
-      kernels<T>().chunk[1](data.block);
-      double worst = 0;
-      for (std::size_t i = 0; i < rows; ++i)
-        for (std::size_t j = 0; j < rows; ++j) {
-          double sum = data.A[i * data.score_stride + j];  // (I + L) A
-          for (std::size_t m = 0; m < i; ++m)
-            sum += static_cast<double>(data.L[i * data.score_stride + m]) * data.A[m * data.score_stride + j];
-          worst = std::max(worst, std::fabs(sum - (i == j ? 1 : 0)));
-        }
-      INFO("rows " << rows);
-      CHECK(worst < tolerance);
-    }
 }
 
 TEST_CASE("scores above the diagonal are exactly zero", "[kernels]") {

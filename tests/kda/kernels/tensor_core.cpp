@@ -28,16 +28,6 @@ float on_tensor_core(const Reduction& reduction, Rounding operands, float c, con
   return chunk_sum(reduction, true, terms, start, operands)[5];
 }
 
-/// The same with an accumulator in fp16.
-float in_fp16(const std::vector<float>& a, const std::vector<float>& b, float c) {
-  std::vector<float> columns(a.size() * 16), sums(16);
-  for (std::size_t d = 0; d < a.size(); ++d) columns[d * 16 + 3] = b[d];
-  sums[3] = c;
-  kernel_table().tensor_core({tensor_core(mma25, Rounding::fp16, Accumulator::fp16), 1, 16, a.size(),
-                              a.data(), columns.data(), sums.data()});
-  return sums[3];
-}
-
 /// A chain of operands that are split into three bf16 numbers each, by the rules.
 float ruled_split(const Ruled& rule, std::size_t together, std::span<const float> a, std::span<const float> b,
                   float c) {
@@ -215,80 +205,6 @@ TEST_CASE("products of a chunk are a tensor core's, whatever their depth", "[red
   }
 }
 
-TEST_CASE("a term more than the bits below the largest vanishes", "[reductions][mma]") {
-  const std::vector<float> ones(4, 1.0f);
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 0x1p26f, ones, ones) == 0x1p26f);      // exactly: 2^26 + 4
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 0x1p25f, ones, ones) == 0x1p25f + 4);  // 2^0 is the last place
-  CHECK(on_tensor_core(mma24, Rounding::bf16, 0x1p25f, ones, ones) == 0x1p25f);
-  CHECK(on_tensor_core(mma24, Rounding::bf16, 0x1p24f, ones, ones) == 0x1p24f + 4);
-  // Four terms of 1.75 beside 2^25 count as 1 each; so do their negatives.
-  const std::vector<float> more(4, 1.75f), less(4, -1.75f);
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 0x1p25f, more, ones) == 0x1p25f + 4);
-  CHECK(on_tensor_core(mma25, Rounding::bf16, -0x1p25f, less, ones) == -0x1p25f - 4);
-  // The largest may be a product, and the accumulator what vanishes.
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 1.0f, {0x1p13f, 0x1p13f}, {0x1p13f, -0x1p13f}) == 0.0f);
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 2.0f, {0x1p13f, 0x1p13f}, {0x1p13f, -0x1p13f}) == 2.0f);
-}
-
-TEST_CASE("a tensor core cuts its sum towards zero", "[reductions][mma]") {
-  // 1 + 2^-24 + 2^-25: nearest would be 1 + 2^-23.
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 1.0f, {0x1p-24f, 0x1p-25f}, {1, 1}) == 1.0f);
-  CHECK(on_tensor_core(mma25, Rounding::bf16, -1.0f, {-0x1p-24f, -0x1p-25f}, {1, 1}) == -1.0f);
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 1.0f, {-0x1p-25f}, {1}) == 1 - 0x1p-24f);
-  // Just below infinity it stays finite.
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 3.4028234e38f, {0x1p60f}, {0x1p43f}) == 3.4028234e38f);
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 3.4028234e38f, {0x1p60f}, {0x1p67f}) == HUGE_VALF);
-  CHECK(on_tensor_core(mma25, Rounding::bf16, -3.4028234e38f, {0x1p60f}, {-0x1p67f}) == -HUGE_VALF);
-  // Below the smallest normal number at the last place of the subnormal ones.
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 0x1p-126f, {0x1p-100f}, {-0x1p-50f}) == 0x1p-126f - 0x1p-149f);
-  CHECK(same(on_tensor_core(mma25, Rounding::bf16, 0, {-0x1p-100f}, {0x1p-50f}), 0.0f));
-}
-
-TEST_CASE("the exponent of a product is the sum of its operands', not renormalised", "[reductions][mma]") {
-  // 1.5 * 1.5 = 2.25 counts as 2^0, so 2^-25 is still kept; counted as 2^1 it would be cut off.
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 0, {1.5f, 1.5f, 0x1p-25f}, {1.5f, -1.5f, 1}) == 0x1p-25f);
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 0, {1.5f, 1.5f, 0x1p-26f}, {1.5f, -1.5f, 1}) == 0.0f);
-}
-
-TEST_CASE("a subnormal operand counts with the smallest exponent of its format", "[reductions][mma]") {
-  // 2^-24 in fp16 counts as 2^-14: what is 26 places below that is cut off, twice, and cannot be seen after
-  // the large ones have cancelled. In bf16 the same number is normal.
-  const std::vector<float> a{0x1p-24f, -0x1p-24f, 0x1p-14f}, b{1, 1, 0x1p-26f};
-  CHECK(same(on_tensor_core(mma25, Rounding::fp16, 0, {0x1p-24f, -0x1p-24f, 0x1p-14f}, {1, 1, 0x1p-14f}),
-             0x1p-28f));
-  CHECK(same(on_tensor_core(mma25, Rounding::fp16, 0, {0x1p-24f, -0x1p-24f, 0x1p-20f}, {1, 1, 0x1p-20f}),
-             0.0f));
-  CHECK(same(on_tensor_core(mma25, Rounding::bf16, 0, a, b), 0x1p-40f));
-  // A subnormal accumulator counts with 2^-126.
-  CHECK(same(on_tensor_core(mma25, Rounding::bf16, 0x1p-149f, {-0x1p-100f}, {0x1p-52f}), 0x1p-149f));
-  CHECK(same(on_tensor_core(mma25, Rounding::bf16, 0x1p-149f, {-0x1p-100f}, {0x1p-51f}), 0.0f));
-}
-
-TEST_CASE(
-    "an instruction takes 16 products of 16-bit operands and 8 of tf32, chained through the accumulator",
-    "[reductions][mma]") {
-  std::vector<float> a(24, 0.0f);
-  const std::vector<float> b(24, 1.0f);
-  a[0] = 0x1p26f, a[1] = -0x1p26f, a[9] = 1, a[17] = 0.5f;
-  // Beside 2^26 the 1 vanishes if it is in the same instruction.
-  CHECK(on_tensor_core(mma25, Rounding::bf16, 0, a, b) == 0.5f);
-  CHECK(on_tensor_core(mma25, Rounding::fp16, 0, a, b) == 0.5f);
-  CHECK(on_tensor_core(mma25, Rounding::tf32, 0, a, b) == 1.5f);
-  CHECK(on_tensor_core(mma25, Rounding::none, 0, a, b) == 1.5f);
-  // A large accumulator swallows what comes later, product by product.
-  CHECK(on_tensor_core(mma25, Rounding::tf32, 0x1p26f, b, b) == 0x1p26f);
-}
-
-TEST_CASE("cores that keep 24 bits add the halves of an instruction one after the other",
-          "[reductions][mma]") {
-  std::vector<float> a(16, 0.0f);
-  const std::vector<float> b(16, 1.0f);
-  a[0] = 0x1p26f, a[1] = -0x1p26f, a[3] = 0.25f, a[5] = 0.5f, a[9] = 1;
-  CHECK(on_tensor_core(mma24, Rounding::bf16, 0, a, b) == 1.0f);
-  CHECK(on_tensor_core(mma24, Rounding::fp16, 0, a, b) == 1.0f);
-  CHECK(on_tensor_core(mma24, Rounding::tf32, 0, a, b) == 1.5f);
-}
-
 TEST_CASE("zeros on a tensor core", "[reductions][mma]") {
   CHECK(bits_of(on_tensor_core(mma25, Rounding::bf16, 0, {0, 0}, {1, -1})) == 0);
   CHECK(bits_of(on_tensor_core(mma25, Rounding::bf16, -0.0f, {-0.0f, 0}, {1, -1})) == 0);  // never -0
@@ -314,18 +230,6 @@ TEST_CASE("infinities and NaN on a tensor core", "[reductions][mma]") {
   CHECK(sum(0, {HUGE_VALF}, {0}) == not_a_number);
   CHECK(sum(nan, {1}, {1}) == not_a_number);
   CHECK(sum(0, {-nan}, {1}) == not_a_number);
-}
-
-TEST_CASE("an accumulator in fp16 is rounded once, to nearest even", "[reductions][mma]") {
-  CHECK(in_fp16({0x1p-11f}, {1}, 1) == 1);                          // half a place: to even
-  CHECK(in_fp16({0x1p-11f}, {1}, 1 + 0x1p-10f) == 1 + 0x1p-9f);     // to even
-  CHECK(in_fp16({0x1p-11f, 0x1p-20f}, {1, 1}, 1) == 1 + 0x1p-10f);  // once: the sum is above half
-  CHECK(in_fp16({0x1p-12f, 0x1p-12f, 0x1p-12f}, {1, 1, 1}, 1) == 1 + 0x1p-10f);
-  CHECK(in_fp16({0x1p-13f}, {0x1p-12f}, 0) == 0);  // half the smallest number
-  CHECK(in_fp16({0x1p-13f, 0x1p-14f}, {0x1p-12f, 0x1p-14f}, 0) == 0x1p-24f);
-  CHECK(in_fp16({16}, {0.999f}, 65504) == 65504);
-  CHECK(in_fp16({16}, {1}, 65504) == HUGE_VALF);
-  CHECK(in_fp16({16}, {-1}, -65504) == -HUGE_VALF);
 }
 
 }  // namespace tensor_core_tests

@@ -87,68 +87,6 @@ TEST_CASE("FLA's chunk_kda is replayed forwards in every bit, and so is every st
   CHECK(stages >= at_least(0, 90));
 }
 
-TEST_CASE("a launch that autotuning did not pick leaves bits that differ", "[triton]") {
-  std::map<std::string, std::size_t> differ;
-  for (const Capture& capture : captures_of("fla_chunk"))
-    for (const char* const part : {"scan:2", "pairs:1x32x1", "pairs:1x32x2", "substitution:1x4x4"}) {
-      if (capture.problem.dtype() != DType::fp32 || capture.problem.dimensions().T > 512) continue;
-      kda::RunOptions options = test::default_options(capture.problem, "chunk", DType::fp32);
-      kda::set_axis(options.arithmetic, "fla");
-      kda::set_axis(options.arithmetic, test::launch_with(part, capture.name));
-      const kda::Answer answer = test::run(capture.problem, "chunk", options);
-      for (const auto& [tensor, count] : differing(capture.file, "fla_chunk", answer)) differ[part] += count;
-    }
-  CHECK(differ.size() == 4);
-  for (const auto& [part, count] : differ) {
-    CAPTURE(part);
-    // In the small captures what is left of it is cut off where tf32 products take it.
-    if (part != "scan:2" && test::large_fixtures().empty()) continue;
-    CHECK(count > 0);
-  }
-}
-
-TEST_CASE("each word of FLA's arithmetic decides bits", "[triton]") {
-  std::map<std::string, std::size_t> changed;
-  for (const Capture& capture : captures_of("fla_chunk"))
-    for (const char* const word :
-         {"special=ieee", "gates=natural", "update=chained", "reduction=mma:25", "reduction=triton:24",
-          "storage=none", "exponential=cuda", "tail=suffix", "inverse=substitution"}) {
-      if (capture.problem.dimensions().T > 512) continue;
-      kda::RunOptions options = test::default_options(capture.problem, "chunk", capture.problem.dtype());
-      kda::set_axis(options.arithmetic, "fla");
-      kda::set_axis(options.arithmetic, launch_of(capture.name));
-      kda::set_axis(options.arithmetic, word);
-      for (const auto& [tensor, count] :
-           differing(capture.file, "fla_chunk", test::run(capture.problem, "chunk", options)))
-        changed[word] += count;
-    }
-  CHECK(changed.size() == 9);
-  for (const auto& [word, count] : changed) {
-    CAPTURE(word);
-    // The small captures have no state behind a second chunk that is stored V first.
-    if (word == "update=chained" && test::large_fixtures().empty()) continue;
-    CHECK(count > 0);
-  }
-}
-
-TEST_CASE("words that order a chunk differently leave it what it is", "[triton]") {
-  test::ProblemSpec spec;
-  spec.T = 70, spec.K = 16, spec.V = 16, spec.gate = kda::Gate::softplus, spec.chunk_size = 16;
-  const kda::Problem problem = test::make_problem(spec);
-  const test::WholeOracle exact = test::whole_oracle(problem);
-  for (const char* const word : {"gates=log2", "update=transposed", "reduction=triton:25", "special=triton"})
-    for (const char* const tail : {"tail=difference", "tail=suffix"}) {
-      INFO(word << ' ' << tail);
-      kda::RunOptions options = test::default_options(problem, "chunk", DType::fp32);
-      options.chunk_size = 16;
-      kda::set_axis(options.arithmetic, tail);
-      kda::set_axis(options.arithmetic, word);
-      const kda::Answer answer = test::run(problem, "chunk", options);
-      CHECK(test::rms_ratio(answer.o, exact.o) < 3e-6);
-      CHECK(test::rms_ratio(answer.final_state, exact.final_state) < 3e-6);
-    }
-}
-
 TEST_CASE("Triton hands out the rows of a block as its compiler was seen to", "[triton]") {
   using kda::RowLayout;
   const auto is = [](const RowLayout& layout, std::size_t registers, std::size_t lanes, std::size_t warps) {
@@ -227,6 +165,9 @@ TEST_CASE("a launch is read and written in the same words, and what is none is r
                                   "intra:32",
                                   "reverse-scan:128",
                                   "gate-backward:64",
+                                  "block",
+                                  "block:8",
+                                  "block:3x1",
                                   "norm-backward:4"}) {
     CAPTURE(wrong);
     kda::Arithmetic arithmetic;

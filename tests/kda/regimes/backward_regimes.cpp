@@ -182,24 +182,6 @@ TEST_CASE("tokens that wipe the state overflow factored gradients only, in a chu
   }
 }
 
-TEST_CASE("naive's gradients are those of the oracle in fp64, whatever the regime", "[regimes][backward]") {
-  for (const kda::Recipe& recipe : kda::recipes()) {
-    if (recipe.name == "serve") continue;  // a call on a pool of states has no loss
-    const std::string name(recipe.name);
-    const kda::Problem problem =
-        built(name + (name == "split_invariance" ? ":T=70,cut=5" : ":T=70") + ",dtype=fp64,loss=1");
-    const kda::GradientTruths truths =
-        kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
-    const GradientTensors got = kda::variant_named("naive").run_backward(
-        problem, test::default_options(problem, "naive", DType::fp64));
-    for (std::size_t g = 0; g < kda::gradient_count; ++g) {
-      if (got[g].empty()) continue;
-      CAPTURE(name, got[g].name());
-      CHECK(test::rms_ratio(got[g], test::values_of(truths[g])) <= 1e-12);
-    }
-  }
-}
-
 TEST_CASE("one regime has every gradient there is, but those of gates, which another has",
           "[regimes][backward]") {
   const kda::Problem problem = built("bwd_chain:T=8"), gated = built("gdn2:T=8,loss=1");

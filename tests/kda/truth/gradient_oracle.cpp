@@ -220,31 +220,4 @@ TEST_CASE("the gradients' oracle gives the same bits on any number of threads", 
   for (std::size_t i = 0; i < kda::gradient_count; ++i) check_same(one[i], three[i]);
 }
 
-TEST_CASE("the gradients of a batch row are those of the row alone", "[gradients]") {
-  ProblemSpec spec = test::every_option()[2].second;
-  const kda::Problem problem = test::problem_with_loss(spec);
-  const GradientTruths both = test::gradient_truths(problem);
-  spec.B = 1;
-  for (std::size_t batch = 0; batch < 2; ++batch) {
-    kda::Problem row = test::problem_with_loss(spec);
-    const auto copy = [&](const tensor::Tensor& from, tensor::Tensor& to) {
-      std::memcpy(to.data(), from.at(batch * to.size()), to.bytes());
-    };
-    for (const Gradient gradient :
-         {Gradient::dq, Gradient::dk, Gradient::dv, Gradient::dg, Gradient::dbeta, Gradient::dinitial_state})
-      copy(input_of(const_cast<kda::Problem&>(problem), gradient), input_of(row, gradient));
-    copy(*problem.output_gradient, *row.output_gradient), copy(*problem.state_gradient, *row.state_gradient);
-    row.A_log = problem.A_log->clone(), row.dt_bias = problem.dt_bias->clone();
-    const GradientTruths alone = test::gradient_truths(row);
-    for (const Gradient gradient : {Gradient::dq, Gradient::dk, Gradient::dv, Gradient::dg, Gradient::dbeta,
-                                    Gradient::dinitial_state}) {
-      const GradientTruth &part = of(alone, gradient), &whole = of(both, gradient);
-      const auto same = [&](std::span<const double> a, std::span<const double> b) {
-        return std::equal(a.begin(), a.end(), b.begin() + static_cast<std::ptrdiff_t>(batch * a.size()));
-      };
-      CHECK((same(part.hi, whole.hi) && same(part.lo, whole.lo) && same(part.magnitude, whole.magnitude)));
-    }
-  }
-}
-
 }  // namespace gradient_oracle_tests

@@ -1,4 +1,4 @@
-// Variants against truths: the oracle everywhere, torch and Triton where the large fixtures are.
+// Variants against truths: the oracle everywhere, torch where fixtures are.
 #include "kda/variants/variants.hpp"
 
 #include <cmath>
@@ -40,27 +40,11 @@ Errors rms(const kda::Answer& answer, const test::WholeOracle& oracle) {
   return {test::rms_ratio(answer.o, oracle.o), test::rms_ratio(answer.final_state, oracle.final_state)};
 }
 
-Errors scaled(const kda::Answer& answer, const test::WholeOracle& oracle) {
-  return {test::max_scaled_ulp(answer.o, oracle.o, oracle.o_magnitude),
-          test::max_scaled_ulp(answer.final_state, oracle.final_state, oracle.state_magnitude)};
-}
-
-struct Recorded {
-  tensor::Tensor o, final_state;
-};
-
-Recorded recorded(const fixture::Fixture& file, std::string_view group) {
-  const fixture::ExpectedGroup& expected = *file.expected_named(group);
-  return {file.read(*expected.tensor("o")), file.read(*expected.tensor("final_state"))};
-}
-
 std::vector<numeric::DoubleDouble> as_exact(const tensor::Tensor& tensor) {
   std::vector<numeric::DoubleDouble> values(tensor.size());
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = {tensor.value(i), 0.0};
   return values;
 }
-
-bool is_narrow(DType dtype) { return dtype == DType::bf16 || dtype == DType::fp16; }
 
 }  // namespace
 
@@ -181,22 +165,6 @@ TEST_CASE("every formulation of the chunk form is right for every chunk length",
         }
 }
 
-TEST_CASE("separate and fused contraction differ, and both are right", "[variants]") {
-  const kda::Problem problem = test::make_problem({});
-  const test::WholeOracle oracle = test::whole_oracle(problem);
-  for (const std::string_view name : {"naive", "recurrent", "chunk"}) {
-    kda::RunOptions options = test::default_options(problem, name, DType::fp32);
-    options.arithmetic.contraction = kda::Contraction::fused;
-    const kda::Answer fused = test::run(problem, name, options);
-    options.arithmetic.contraction = kda::Contraction::separate;
-    const kda::Answer separate = test::run(problem, name, options);
-    INFO(name);
-    CHECK(test::differing_bits(fused.o, separate.o) > 0);
-    CHECK(rms(fused, oracle).o < 1e-6);
-    CHECK(rms(separate, oracle).o < 1e-6);
-  }
-}
-
 TEST_CASE("a run and a truth count every column of every token once, on any number of threads",
           "[variants]") {
   ProblemSpec spec = test::packed_spec();
@@ -228,6 +196,23 @@ TEST_CASE("a run and a truth count every column of every token once, on any numb
   }
 }
 
+TEST_CASE("results are the same bits on any number of threads and in every run", "[variants]") {
+  ProblemSpec spec;
+  spec.B = 2, spec.T = 70, spec.H = 2, spec.HV = 4, spec.K = 20, spec.V = 36;
+  spec.qk_l2norm = true, spec.gate = kda::Gate::softplus, spec.beta_sigmoid = true;
+  const kda::Problem problem = test::make_problem(spec);
+  for (const std::string_view name : {"naive", "recurrent", "chunk"})
+    for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16, DType::fp16}) {
+      const kda::Answer one = test::run(problem, name, dtype, 1);
+      for (const int threads : {1, 2, 3, 16}) {
+        const kda::Answer again = test::run(problem, name, dtype, threads);
+        INFO(name << ' ' << numeric::name_of(dtype) << ' ' << threads);
+        REQUIRE(test::differing_bits(one.o, again.o) == 0);
+        REQUIRE(test::differing_bits(one.final_state, again.final_state) == 0);
+      }
+    }
+}
+
 TEST_CASE("an unknown variant is refused with a suggestion", "[variants]") {
   CHECK_THROWS_WITH(kda::variant_named("recurent"), ContainsSubstring("did you mean 'recurrent'?"));
 }
@@ -252,103 +237,24 @@ TEST_CASE("arithmetic is set and described in the same words", "[variants]") {
     CHECK_THROWS_WITH(kda::set_axis(arithmetic, dangling), ContainsSubstring("wanted FORMAT@STAGE"));
 }
 
-// --- against answers we did not write
-// -------------------------------------------------------------------------------
-
-TEST_CASE("fp64 variants agree with torch's fp64 recurrence on all large fixtures", "[variants][fixtures]") {
-  const std::vector<std::string> files = test::large_fixture_files();
-  if (files.empty())
-    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
-  for (const std::string& path : files) {
+TEST_CASE("fp64 variants agree with torch's fp64 recurrence on all fixtures", "[variants][fixtures]") {
+  std::size_t compared = 0;
+  for (const std::string& path : test::all_fixture_files()) {
     const fixture::Fixture file = fixture::Fixture::open(path);
+    const fixture::ExpectedGroup* const truth = file.expected_named("torch_fp64");
+    if (truth == nullptr || truth->tensor("o") == nullptr) continue;
+    ++compared;
     const kda::Problem problem = file.read_problem();
-    const Recorded torch = recorded(file, "torch_fp64");
     for (const std::string_view name : {"naive", "recurrent", "chunk"}) {
       const kda::Answer answer = test::run(problem, name, DType::fp64, 2);
       const double limit = name == "chunk" ? 1e-12 : 1e-13;
       INFO(file.name() << ' ' << name);
-      CHECK(test::rms_ratio(answer.o, as_exact(torch.o)) <= limit);
-      CHECK(test::rms_ratio(answer.final_state, as_exact(torch.final_state)) <= limit);
+      CHECK(test::rms_ratio(answer.o, as_exact(file.read(*truth->tensor("o")))) <= limit);
+      if (const fixture::DatasetInfo* const state = truth->tensor("final_state"); state != nullptr)
+        CHECK(test::rms_ratio(answer.final_state, as_exact(file.read(*state))) <= limit);
     }
   }
-}
-
-TEST_CASE(
-    "fp32 recurrent is within 16 scaled ULP and 4 times the Triton kernel's error on all large fixtures",
-    "[variants][fixtures]") {
-  const std::vector<std::string> files = test::large_fixture_files();
-  if (files.empty())
-    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
-  for (const std::string& path : files) {
-    const fixture::Fixture file = fixture::Fixture::open(path);
-    const kda::Problem problem = file.read_problem();
-    const test::WholeOracle oracle = test::whole_oracle(problem, 2);
-    const kda::Answer answer = test::run(problem, "recurrent", DType::fp32, 2);
-    const Errors error = rms(answer, oracle), units = scaled(answer, oracle);
-    const Recorded triton = recorded(file, "fla_recurrent");
-    INFO(file.name());
-    CHECK(units.o <= 16);
-    CHECK(units.state <= 16);
-    CHECK(error.o <= 4 * test::rms_ratio(triton.o, oracle.o));
-    CHECK(error.state <= 4 * test::rms_ratio(triton.final_state, oracle.final_state));
-    // The Triton recurrence itself, as its authors' fp32 arithmetic allows: the reader, the oracle and the
-    // conventions agree with code we did not write. Functions that it approximates, of gates, err more.
-    if (file.dtype() == DType::fp32 && problem.options.gate == kda::Gate::none)
-      CHECK(test::rms_ratio(triton.o, oracle.o) == Approx(5.5e-8).epsilon(0.2));
-  }
-}
-
-TEST_CASE("16-bit variants are no worse than 1.5 times the Triton kernel of their kind on all large fixtures",
-          "[variants][fixtures]") {
-  const std::vector<std::string> files = test::large_fixture_files();
-  if (files.empty())
-    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
-  for (const std::string& path : files) {
-    const fixture::Fixture file = fixture::Fixture::open(path);
-    if (!is_narrow(file.dtype())) continue;
-    const kda::Problem problem = file.read_problem();
-    const test::WholeOracle oracle = test::whole_oracle(problem, 2);
-    for (const auto& [ours, theirs] :
-         {std::pair{"recurrent", "fla_recurrent"}, {"naive", "fla_recurrent"}, {"chunk", "fla_chunk"}}) {
-      const kda::Answer answer = test::run(problem, ours, file.dtype(), 2);
-      const Recorded triton = recorded(file, theirs);
-      const Errors error = rms(answer, oracle);
-      INFO(file.name() << ' ' << ours);
-      CHECK(error.o <= 1.5 * test::rms_ratio(triton.o, oracle.o));
-      CHECK(error.state <= 1.5 * test::rms_ratio(triton.final_state, oracle.final_state));
-      CHECK(test::max_scaled_ulp(answer.o, oracle.o, oracle.o_magnitude) <=
-            1.5 * test::max_scaled_ulp(triton.o, oracle.o, oracle.o_magnitude) + 0.01);
-    }
-  }
-}
-
-TEST_CASE(
-    "under the preset fla chunk errs as Triton's chunk kernel does, element by element, on the fp32 captures",
-    "[variants][fixtures]") {
-  const std::vector<std::string> files = test::large_fixture_files();
-  if (files.empty())
-    KDA_CHECK_SKIP("the large fixtures are not here (KDA_CHECK_FIXTURES names their folder)");
-  for (const std::string& path : files) {
-    const fixture::Fixture file = fixture::Fixture::open(path);
-    if (file.dtype() != DType::fp32) continue;
-    const kda::Problem problem = file.read_problem();
-    const test::WholeOracle oracle = test::whole_oracle(problem, 2);
-    for (const auto& [ours, theirs, share, apart] :
-         {std::tuple{"chunk", "fla_chunk", 1.5, 0.1}, {"recurrent", "fla_recurrent", 1.2, HUGE_VAL}}) {
-      kda::RunOptions options = test::default_options(problem, ours, DType::fp32);
-      options.threads = 2;
-      kda::set_axis(options.arithmetic, "fla");
-      const kda::Answer answer = test::run(problem, ours, options);
-      const Recorded triton = recorded(file, theirs);
-      const double error = test::rms_ratio(answer.o, oracle.o),
-                   triton_error = test::rms_ratio(triton.o, oracle.o);
-      const double between = test::rms_ratio(answer.o, as_exact(triton.o));
-      INFO(file.name() << ' ' << ours << ": " << error << " against " << triton_error << ", " << between
-                       << " apart");
-      CHECK(error <= share * triton_error);
-      CHECK(between <= apart * triton_error);
-    }
-  }
+  CHECK(compared > 5);
 }
 
 }  // namespace variants_tests
