@@ -127,7 +127,10 @@ TEST_CASE("a fault at twice its floor is found where it is, at half of it not", 
 }
 
 TEST_CASE("a floor is within five percent of the least share that is beyond the twins", "[engine][power]") {
+  test::Sampled sample(2);
+  INFO(sample.text());
   for (const char* const of_class : {"tf32", "fp32"}) {
+    if (!sample.next()) continue;
     const Bench bench(DType::fp32, of_class);
     const report::TensorResult healthy =
         judged(bench.problem, bench.kernel, bench.answers.tensor({&bench.faults[0], 0}), true);
@@ -150,7 +153,10 @@ TEST_CASE("a floor is within five percent of the least share that is beyond the 
 
 TEST_CASE("what limits need is what makes a verdict fail by them", "[engine][power]") {
   const Bench bench(DType::bf16, "bf16");
+  test::Sampled sample(3);
+  INFO(sample.text());
   for (const char* const key : {"scale", "head", "chunk", "last_rows", "state_lost", "gate_mean"}) {
+    if (!sample.next()) continue;
     const engine::PlacePower& power = bench.power.faults[bench.first(key)];
     INFO(key << ' ' << power.place);
     REQUIRE(power.by_limits);

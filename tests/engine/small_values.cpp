@@ -8,6 +8,7 @@
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 #include "support/running.hpp"
+#include "support/sampled.hpp"
 #include "support/temporary_fixture.hpp"
 
 namespace small_values_tests {
@@ -92,7 +93,10 @@ kda::Problem decaying(double g, std::size_t T, double spread = 1e-3) {
 }  // namespace
 
 TEST_CASE("fp64 values whose squares are beyond the range of fp64 are judged like any others", "[engine]") {
+  test::Sampled sample(3);
+  INFO(sample.text());
   for (const double size : {1e-300, 1e-217, 1e-160, 1e160, 1e200, 1e300}) {
+    if (!sample.next()) continue;
     INFO("size " << size);
     const kda::Problem problem = of_size(size, DType::fp64);
     const auto healthy = of_variants(problem, DType::fp64);
@@ -132,6 +136,8 @@ TEST_CASE("correctly rounded values below the smallest normal number pass, and w
     ComputeFormat compute;
     double size;
   };
+  test::Sampled sample(3);
+  INFO(sample.text());
   for (const auto& [dtype, compute, size] : {Range{DType::fp16, ComputeFormat::fp16, 1e-3},
                                              {DType::fp16, ComputeFormat::fp16, 1e-4},
                                              {DType::fp16, ComputeFormat::fp32, 3e-5},
@@ -140,6 +146,7 @@ TEST_CASE("correctly rounded values below the smallest normal number pass, and w
                                              {DType::fp32, ComputeFormat::fp32, 1e-40},
                                              {DType::fp32, ComputeFormat::fp32, 1e-41},
                                              {DType::fp64, ComputeFormat::fp64, 1e-307}}) {
+    if (!sample.next()) continue;
     INFO(numeric::name_of(dtype) << " " << size);
     const kda::Problem problem = of_size(size, dtype);
     std::vector<Tensor> answer;

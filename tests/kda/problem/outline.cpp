@@ -10,6 +10,7 @@
 #include "kda/regimes/regimes.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
+#include "support/sampled.hpp"
 
 namespace outline_tests {
 
@@ -45,9 +46,12 @@ TEST_CASE("the outline of every regime is that of the problem it builds, however
                               "T=777,B=2,H=1,K=8,V=8,C=100,loss=1,dtype=fp64",
                               "T=2048,H=1,K=8,V=8,loss=1",
                               "T=5000,H=1,K=4,V=4,C=128,seed=9"};
-  std::size_t same = 0, refused = 0;
+  test::Sampled sample(4);
+  INFO(sample.text());
+  std::size_t same = 0;
   for (const kda::Recipe& recipe : kda::recipes())
     for (const std::string set : sets) {
+      if (!sample.next()) continue;
       const std::string text = std::string(recipe.name) + (set.empty() ? "" : ":" + set);
       INFO(text);
       const auto request = [&] { return kda::parse_regime(text); };
@@ -56,14 +60,12 @@ TEST_CASE("the outline of every regime is that of the problem it builds, however
       REQUIRE(built.index() == outlined.index());
       if (built.index() == 1) {
         CHECK(std::get<1>(built) == std::get<1>(outlined));
-        ++refused;
       } else {
         CHECK(std::get<0>(built) == std::get<0>(outlined));
         ++same;
       }
     }
-  CHECK(same > 9 * kda::recipes().size());
-  CHECK(refused > 0);
+  CHECK(same > 2 * kda::recipes().size());
 }
 
 TEST_CASE("the outline of a regime follows its own parameters at any length", "[kda][regimes]") {
