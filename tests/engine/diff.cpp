@@ -145,6 +145,17 @@ TEST_CASE("diff compares two groups of one file under the limits asked for", "[e
   CHECK_THAT(test::refusal([&] { diff(request); }), ContainsSubstring("did you mean 'fla_chunk'?"));
 }
 
+TEST_CASE("a tensor only one side has is inconclusive", "[engine][diff]") {
+  const kda::Problem problem = test::make_problem({});
+  const kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
+  const TemporaryFixture with(problem, &answer, "with"), without(problem, nullptr, "without");
+  for (const auto& [got, reference] : {std::pair{with.path, without.path}, {without.path, with.path}}) {
+    const report::Document document = diff(request_for(got, reference));
+    CHECK(exit_code(document) == 1);
+    CHECK_THAT(document.cases[0].reason, ContainsSubstring("only in " + with.path));
+  }
+}
+
 TEST_CASE("diff notices options and attributes of answers that differ", "[engine][diff]") {
   kda::Problem problem = test::make_problem({});
   const TemporaryFixture a(problem, nullptr, "a");

@@ -123,7 +123,7 @@ TEST_CASE("every variant is right for odd shapes in fp64 and fp32", "[variants]"
 }
 
 TEST_CASE("every option is honoured by every variant", "[variants]") {
-  std::vector<ProblemSpec> specs(8);
+  std::vector<ProblemSpec> specs(9);
   specs[0].gate = kda::Gate::softplus;
   specs[1].gate = kda::Gate::lower_bound, specs[1].safe_gate = true;
   specs[2].gate = kda::Gate::lower_bound, specs[2].A_log = false, specs[2].dt_bias = false;
@@ -132,6 +132,7 @@ TEST_CASE("every option is honoured by every variant", "[variants]") {
   specs[5].beta_sigmoid = specs[5].allow_neg_eigval = true;
   specs[6].initial_state = false, specs[6].state_v_first = true;
   specs[7].T = 77, specs[7].HV = 2, specs[7].cu_seqlens = {0, 0, 5, 70, 77};
+  specs[8].H = 2, specs[8].HV = 6, specs[8].K = 12, specs[8].V = 20, specs[8].state_v_first = true;
   for (const ProblemSpec& spec : specs) {
     const kda::Problem problem = test::make_problem(spec);
     const test::WholeOracle oracle = test::whole_oracle(problem);
