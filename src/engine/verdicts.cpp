@@ -116,12 +116,10 @@ class Computations {
     }
     return found_[key] = search(index, output, {});
   }
-  /// Longer, where none of those that people run is it; less so of what fails whatever is found. False: that
-  /// finds nothing else.
-  bool find(std::size_t index, const Answered& output, bool fails) {
-    constexpr double most_spent = 1000, most_of_failures = 500;  ///< `explain` spends 5000
+  /// Longer, where none of those that people run is it. False: that finds nothing else.
+  bool find(std::size_t index, const Answered& output, double most_spent) {
     Computation& known = found_[{index, output.pass}];
-    Computation found = search(index, output, fails ? most_of_failures : most_spent);
+    Computation found = search(index, output, most_spent);
     if (!found.licensed && !known.licensed) return false;
     known = std::move(found);
     return true;
@@ -212,7 +210,7 @@ class Round {
       if (!context_.problem().pool) name_fault_of(i);
     judge_again(truth, [&](std::size_t i) {
       return is_worth_a_search(i) && computations_.find(*context_.plan().cases[cases_[i]].answer,
-                                                        *pairings_[i].got, fails_by_limits(i));
+                                                        *pairings_[i].got, worth_spending(i));
     });
     judge_again(truth, [&](std::size_t i) {
       if (!needs_others_to_agree(i)) return false;
@@ -326,6 +324,21 @@ class Round {
       is_beyond = is_beyond || (tensor.twins && tensor.verdict != judge::Verdict::pass);
     }
     return is_beyond;
+  }
+
+  /// On a search: as much as `explain` where another computation may make it pass, less of what fails
+  /// whatever is found.
+  double worth_spending(std::size_t pairing) const {
+    constexpr double usual = 1000, of_failures = 500, hardly_beyond_twins = 30, hardly_beyond_limits = 10;
+    const auto is_hardly_beyond = [](const report::TensorResult& tensor) {
+      const double* const read = report::metric(tensor, "rms_ratio");
+      const judge::Limit* const limit = judge::find_limit(tensor.limits, "rms_ratio");
+      return (!tensor.twins || tensor.twins->ratio <= hardly_beyond_twins) &&
+             (read == nullptr || limit == nullptr || *read <= hardly_beyond_limits * limit->value);
+    };
+    if (std::ranges::all_of(findings_.cases[cases_[pairing]].tensors, is_hardly_beyond))
+      return hypotheses::SearchSettings{}.most_spent;
+    return fails_by_limits(pairing) ? of_failures : usual;
   }
 
   /// Of a pool as it is after a call: what nobody stored to must be what it was.

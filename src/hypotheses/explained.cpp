@@ -95,13 +95,15 @@ std::vector<double> Explained::means(const kda::Tensors& prediction, bool robust
     std::size_t counted = 0;
     for (const Block& block : robust ? one.blocks : one.rows) {
       double square = 0, along = 0, size = 0;
+      // An error that lies along the truth altogether has no other part.
+      const bool is_beside = robust && block.error_beside > 0;
       for (std::size_t i = block.first; i < block.first + block.stride * block.count; i += block.stride) {
         square += left[i] * left[i];
-        if (robust) along += left[i] * one.truth[i], size += one.truth[i] * one.truth[i];
+        if (is_beside) along += left[i] * one.truth[i], size += one.truth[i] * one.truth[i];
       }
-      double beside = robust && size > 0 ? square - along * along / size : square;
-      if (robust && !(beside > nothing * square)) beside = std::isfinite(square) ? 0 : square;
-      const double error = robust ? block.error_beside : block.error;
+      double beside = size > 0 ? square - along * along / size : square;
+      if (is_beside && !(beside > nothing * square)) beside = std::isfinite(square) ? 0 : square;
+      const double error = is_beside ? block.error_beside : block.error;
       if (!std::isfinite(error) || (error == 0 && beside == 0)) continue;
       explained += value(std::isfinite(beside) && error > 0 ? std::max(-1.0, 1 - beside / error) : -1);
       ++counted;

@@ -14,6 +14,12 @@ namespace {
 
 const std::vector<Cut> no_cuts{};
 
+bool is_zero(const kda::Tensors& output) {
+  return std::ranges::all_of(output, [](const auto& one) {
+    return std::ranges::all_of(values(one.second), [](double value) { return value == 0; });
+  });
+}
+
 class Search {
  public:
   Search(const RecordedOutput& whole, numeric::DType dtype, const SearchSettings& settings)
@@ -31,6 +37,10 @@ class Search {
     found.relative_error = scores_.measured().relative_error();
     found.not_finite = scores_.measured().not_finite();
     if (found.errors == 0) return found;
+    if (is_zero(cuts_.first.part.recorded)) {  // so is what any computation gives that flushes
+      found.end = Identity::stranger;
+      return found;
+    }
     std::vector<Scored> best = said();
     if (best.empty() || best.front().score < good_from) {
       for (Scored& one : scores_.ranked(screen_.starts(known_kernels()))) best.push_back(std::move(one));
@@ -63,7 +73,7 @@ class Search {
       if (!sure || scores_.given_by(other.hypothesis).tiles > scores_.given_by(sure->hypothesis).tiles)
         now = std::move(other), sure.reset();
     }
-    if (!sure && settings_.licence) {
+    if (!sure && settings_.licence && !is_allowed(now.hypothesis)) {
       Scored other = scores_.of(licensed(now.hypothesis, *settings_.licence, problem()));
       if (other.score >= now.score - as_good) {
         if (identity(other.hypothesis, problem()) != identity(now.hypothesis, problem()))
@@ -94,7 +104,7 @@ class Search {
   /// Of these one that need not be excused, if there is one.
   Scored licensed_one(const std::vector<Scored>& best) const {
     for (const Scored& one : as_good_as_first(best))
-      if (!settings_.licence || unlicensed(one.hypothesis, *settings_.licence, problem()).empty()) return one;
+      if (!settings_.licence || is_allowed(one.hypothesis)) return one;
     return best.front();
   }
 
@@ -327,23 +337,30 @@ class Search {
     if (settings_.advise) found.advice = advice_of(found.hypothesis, cuts_.first, settings_.threads);
   }
 
-  /// Those that it has for itself, where they change the outputs by as much as all else errs. Operands of
-  /// narrow products err as much as they do: there kernels that people run may have them, and few errors tell
+  bool is_narrow() const {
+    const numeric::ComputeFormat compute = settings_.licence->compute;
+    return compute == numeric::ComputeFormat::bf16 || compute == numeric::ComputeFormat::fp16;
+  }
+  /// Operands of narrow products err as much as roundings that are not licensed: kernels that people run may
+  /// have them there.
+  bool is_allowed(const Hypothesis& one) const {
+    return unlicensed(one, *settings_.licence, problem()).empty() ||
+           (is_narrow() && !one.preset.empty() && one.changes == 0);
+  }
+
+  /// Those that it has for itself, where they change the outputs by as much as all else errs; few errors tell
   /// nothing.
   void add_unlicensed(Identification& found) {
     const Licence& licence = *settings_.licence;
     const std::vector<std::string> list = unlicensed(found.hypothesis, licence, problem());
-    const bool is_narrow =
-        licence.compute == numeric::ComputeFormat::bf16 || licence.compute == numeric::ComputeFormat::fp16;
-    found.is_licensed =
-        list.empty() || (is_narrow && !found.hypothesis.preset.empty() && found.hypothesis.changes == 0);
+    found.is_licensed = is_allowed(found.hypothesis);
     if (found.end != Identity::identified || found.is_licensed || found.errors < fewest_errors) return;
     const kda::Tensors with = scores_.prediction(found.hypothesis),
                        without = scores_.prediction(licensed(found.hypothesis, licence, problem()));
     for (const auto& [name, tensor] : cuts_.first.part.recorded) {
       const double noise = rms(difference(without.at(name), cuts_.first.truth.find(name)->second)),
                    effect = rms(difference(with.at(name), without.at(name)));
-      if (!(effect <= noise * (is_narrow ? most_of_narrow : most_of_licensed))) found.unlicensed = list;
+      if (!(effect <= noise * (is_narrow() ? most_of_narrow : most_of_licensed))) found.unlicensed = list;
     }
   }
 

@@ -87,7 +87,8 @@ class Decision {
     double floor = HUGE_VAL;
     const Limit* const rms = find_limit(result_.limits, "rms_ratio");
     if (rms != nullptr && metric_is_known(*rms))
-      floor = evidence_.twins ? std::min(evidence_.twins->floor, rms->value) : rms->value;
+      floor =
+          evidence_.twins ? std::min(most_beyond_twins() * evidence_.twins->floor, rms->value) : rms->value;
     const bool decide = std::ranges::any_of(result_.limits, [&](const Limit& limit) {
       const bool is_other = limit.metric != "rms_ratio" && rms == nullptr;
       return limit.metric != "nonfinite" && std::isfinite(limit.value) && metric_is_known(limit) &&
@@ -126,13 +127,7 @@ class Decision {
       if (!metric.is_known(m_)) continue;
       const double value = std::fabs(metric.value(m_));
       if (value <= limit.value) continue;
-      // Elements are a region of the test, which knows more of them, and of terms of chunk forms that cancel
-      // where the recurrence has none, or smaller ones that are rounded more.
-      if (limit.source == derived && metric.name == "scaled_ulp" && evidence_.twins && !is_beyond(1) &&
-          (value <= verdict_constants.margin * limit.value ||
-           (evidence_.backward &&
-            (value > verdict_constants.no_terms || products_are_narrow() || evidence_.chunks_cancel))))
-        continue;
+      if (limit.source == derived && metric.name == "scaled_ulp" && may_lose(value, limit.value)) continue;
       if (metric.name == "nonfinite") {
         const std::size_t decided = m_.mismatched_where_decided(evidence_.backward);
         if (lost > 0 && static_cast<double>(decided) <= limit.value) continue;
@@ -160,10 +155,30 @@ class Decision {
     return true;
   }
 
+  /// Whether an element may lose so many units: elements are a region of the test, which knows more of them,
+  /// and of terms of chunk forms that cancel where the recurrence has none, or smaller ones that are rounded
+  /// more. What gives all of the output has no element of its own.
+  bool may_lose(double units, double limit) const {
+    const bool is_hardly_more = units <= verdict_constants.margin * limit;
+    if (!evidence_.twins) return evidence_.computation_is_whole && is_hardly_more;
+    if (is_beyond(1)) return false;
+    return is_hardly_more || evidence_.computation_is_whole ||
+           (evidence_.backward &&
+            (units > verdict_constants.no_terms || products_are_narrow() || evidence_.chunks_cancel));
+  }
+
   /// How far an output may be beyond its twins, or by hand.
   bool is_beyond(double most) const {
     const Limit* const allowed = find_limit(result_.limits, "twins");
     return evidence_.twins->ratio > (allowed != nullptr ? std::max(allowed->value, 1.0) : most);
+  }
+
+  /// Statistic over limit that is no chance.
+  double most_beyond_twins() const {
+    if (m_.elements < verdict_constants.few_errors && !evidence_.computation_is_whole)
+      return verdict_constants.beyond_with_few;
+    return evidence_.computation_is_known ? verdict_constants.beyond_its_computation
+                                          : verdict_constants.beyond_all_algorithms;
   }
 
   /// Rule 3.
@@ -171,10 +186,7 @@ class Decision {
     if (!evidence_.twins) return false;
     const bool is_known = evidence_.computation_is_known;
     const bool is_of_a_region = evidence_.twins->by_slope || evidence_.twins->uneven;
-    const bool are_few = m_.elements < verdict_constants.few_errors && !evidence_.computation_is_whole;
-    const double most = are_few    ? verdict_constants.beyond_with_few
-                        : is_known ? verdict_constants.beyond_its_computation
-                                   : verdict_constants.beyond_all_algorithms;
+    const double most = most_beyond_twins();
     if ((is_known || is_of_a_region) && is_beyond(most))
       return decide(Verdict::fail, sentence_of(*evidence_.twins));
     // A region or a gain that is hardly beyond the widest of them leaves it open.

@@ -67,7 +67,8 @@ std::string some_of(const std::vector<std::string>& list) {
 
 std::string explained_reason(const Identification& found, const kda::Problem& problem) {
   if (found.end == Identity::no_errors) return "no error at all: nothing tells computations apart";
-  if (found.hypothesis.variant == nullptr) return "no known computation can answer this problem";
+  if (found.hypothesis.variant == nullptr)
+    return "no known computation can answer this problem, or it is zero everywhere";
   const std::string what = hypotheses::text_of(found.hypothesis, problem);
   if (found.end == Identity::too_few_errors)
     return fmt::format("too few errors to identify (n = {}): the nearest known is {}", found.errors, what);

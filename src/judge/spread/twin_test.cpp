@@ -348,11 +348,18 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
   constexpr double clearly_more = 1.05;
   constexpr double least_error_of_a_twin = 1e-3;
   constexpr double far_beyond = 10;
+  // Where sums have another order one element is stored as its other neighbour.
+  constexpr double of_a_neighbour = 2;
   const Tally& whole = tallies[static_cast<std::size_t>(Region::whole)];
   TwinJudgement judgement;
   judgement.twins = setting_.twins - setting_.stable;
   judgement.energy = whole.energy[answer].value;
   const double factor = setting_.factor * (1 + fewest_for_distances / independent);
+  const CellSums& sums_of_whole = whole.energy[answer].sums;
+  const double one_step =
+      setting_.left && sums_of_whole.elements > 0
+          ? of_a_neighbour * setting_.storage_unit * std::sqrt(sums_of_whole.truth / sums_of_whole.elements)
+          : 0;
   double best = 0, most_along = 0.5;
   for (std::size_t index = 0; index < region_count; ++index) {
     const Tally& tally = tallies[index];
@@ -364,8 +371,10 @@ TwinJudgement TwinTest::judgement_of(std::size_t answer, const Tallies& tallies,
       twins_energy = std::max(
           twins_energy,
           tally.twin_energy[f] / (setting_.left ? 1 : std::max(whole.twin_energy[f], least_error_of_a_twin)));
-    const double energy_limit = factor * twins_energy;
     const Peak& energy = tally.energy[answer];
+    const bool has_steps = region != Region::element && energy.sums.elements > 0;
+    const double energy_limit = numeric::root_of_squares(
+        factor * twins_energy, has_steps ? one_step / std::sqrt(energy.sums.elements) : 0);
     const bool is_whole = region == Region::whole && energy.sums.truth > 0;
     if (is_whole) judgement.floor = energy_limit * std::sqrt(energy.sums.elements / energy.sums.truth);
     // Along a direction energies are those of heads, which are regions of their own.
