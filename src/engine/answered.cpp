@@ -46,6 +46,7 @@ Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Probl
     result.said = plan::declaration_of(*group);
     const fixture::ComputeClaim claim = group->compute_claim(problem.outline.operand_dtype());
     result.compute = claim.format, result.compute_assumed_from = claim.assumed_from;
+    result.unknown = group->unknown;
   }
   return result;
 }

@@ -20,6 +20,7 @@ struct Described {
   numeric::DType dtype = numeric::DType::fp32;  ///< of o
   numeric::ComputeFormat compute = numeric::ComputeFormat::fp32;
   std::string compute_assumed_from;  ///< "the element type of its o"; empty when somebody said it
+  std::vector<std::string> unknown;  ///< that it has and the format does not
   judge::Form form = judge::Form::unknown;
   plan::Declaration said;  ///< how it computes, as far as it says so
   kda::Segments segments;  ///< the parts it is known to be computed in

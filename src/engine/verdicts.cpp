@@ -448,6 +448,9 @@ class Round {
   /// What its limits follow from though nobody said so.
   void note_assumptions(const Answered& got, const plan::Names& tensors) {
     if (got.role == report::Role::variant || tensors.empty()) return;
+    if (!got.unknown.empty())
+      note(fmt::format("{}: not judged, as the format has no place for it: {}", got.name,
+                       join(got.unknown, ", ")));
     if (!got.compute_assumed_from.empty())
       note(
           fmt::format("{}: compute assumed {}, {}; its limits follow from that. The attribute compute of its "

@@ -250,6 +250,7 @@ TEST_CASE("a precision that nobody stated is said to be assumed", "[engine]") {
   for (const report::ProblemResult& problem : document.problems)
     for (const std::string& note : problem.notes) notes += note + "\n";
   CHECK_THAT(notes, ContainsSubstring("compute assumed fp64, the element type of its o"));
+  CHECK_THAT(notes, ContainsSubstring("somebody: not judged, as the format has no place for it: logits"));
 }
 
 TEST_CASE("a run keeps profiles only when a report draws them, and changes nothing else by it", "[engine]") {

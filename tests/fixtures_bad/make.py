@@ -266,6 +266,9 @@ def main():
     bad("pool_answer_dtype", "expected/somebody/state_pool is in fp64 but inputs/state_pool is in fp32", pool(np.array([1]), ("state_pool", values((4, HV, K, V)).astype(np.float64))))
     bad("pool_answer_alone", "expected/somebody/state_pool is there but inputs/state_pool is missing", put("expected/somebody/state_pool", values((4, HV, K, V))))
 
+    bad("foreign_ring", "inputs/hist_len is a ring of writes behind a state, which the format has no place for", put("inputs/hist_len", np.array([3], np.int32)))
+    bad("foreign_flags", "inputs/has_initial_state is a flag of each sequence, which the format has no place for", put("inputs/has_initial_state", np.array([0], np.uint8)))
+
     bad("external_link", "a link into another file", external_link)
     bad("external_group", "a link into another file", external_group)
     bad("soft_link_to_external", "inputs/q is missing", soft_link_to_external)
