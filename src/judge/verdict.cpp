@@ -157,14 +157,15 @@ class Decision {
 
   /// Whether an element may lose so many units: elements are a region of the test, which knows more of them,
   /// and of terms of chunk forms that cancel where the recurrence has none, or smaller ones that are rounded
-  /// more. What gives all of the output has no element of its own.
+  /// more.
   bool may_lose(double units, double limit) const {
-    const bool is_hardly_more = units <= verdict_constants.margin * limit;
-    if (!evidence_.twins) return evidence_.computation_is_whole && is_hardly_more;
+    const VerdictConstants& c = verdict_constants;
+    const bool is_whole = evidence_.computation_is_whole;
+    if (!evidence_.twins) return is_whole && units <= c.margin * limit;
     if (is_beyond(1)) return false;
-    return is_hardly_more || evidence_.computation_is_whole ||
-           (evidence_.backward &&
-            (units > verdict_constants.no_terms || products_are_narrow() || evidence_.chunks_cancel));
+    return units <= (is_whole ? c.margin_of_whole : c.margin) * limit ||
+           ((is_whole || evidence_.backward) && units > c.no_terms) ||
+           (evidence_.backward && (products_are_narrow() || evidence_.chunks_cancel));
   }
 
   /// How far an output may be beyond its twins, or by hand.

@@ -19,6 +19,8 @@ struct VerdictConstants {
   /// A correct kernel errs by at most so many times what the stable computation does, whatever is derived,
   /// and may err by so many times that; where few errors decide, of which each may be small by luck, by more.
   double margin = 4, least_margin = 2.5, margin_of_few = 6, most_of_few = 40;
+  /// An element, of an output that its computation gives whole, over what is derived of other chunks.
+  double margin_of_whole = 16;
   /// ... and by so many half steps of what sums are formed in, where few errors decide of what products read:
   /// that the stable computation errs less is luck.
   double least_steps = 6;
