@@ -8,7 +8,7 @@ namespace {
 
 constexpr char power_footer[] =
     R"(A healthy kernel is emulated on the problem, and faults are put into its answer: the least of each that its twins would
-see, beside the least that breaks a derived limit (docs/power.md).
+see, beside the least that breaks a derived limit (docs/verdicts.md).
 
 Examples:
   kda-check power layer.h5                                  what would be seen of faults in o, in its own precision

@@ -63,7 +63,7 @@ struct RunOptions {
     parser.choice(
         "--test", "WHEN", {"on", "off"}, [&](const std::string& when) { request.test = when == "on"; },
         "on (default): compare errors also with those of correct kernels that are emulated on the same\n"
-        "problem, region by region (docs/twins.md); off: derived limits decide alone");
+        "problem, region by region (docs/verdicts.md); off: derived limits decide alone");
     parser.figure("--floor", request.judging.floor,
                   "Where an error of so much of the terms of a sum is not seen, a verdict is "
                   "INCONCLUSIVE\n(default 0.05)");
@@ -74,7 +74,7 @@ struct RunOptions {
         },
         "Call a tensor that is INCONCLUSIVE so");
     parser.flag("--as-declared", request.judging.as_declared,
-                "A recorded output fails where it computes otherwise than its name says (docs/twins.md);\n"
+                "A recorded output fails where it computes otherwise than its name says (docs/verdicts.md);\n"
                 "else that is a note");
     parser.group("What else is tried");
     parser.flag("--stages", request.stages,
@@ -125,7 +125,7 @@ struct RunOptions {
           planned.request.tolerance = path;
         },
         "Limits by rules, each with its reason, over the derived ones and under --limit\n"
-        "(docs/limits.md; cases/tolerances.toml)");
+        "(docs/verdicts.md; cases/tolerances.toml)");
     parser.value("--baseline", "FILE.tsv", planned.baseline,
                  "Fail what got worse than this table of earlier results says (docs/baseline.md)");
     parser.optional_value(

@@ -28,7 +28,7 @@ struct Rows {
   Rows of_head(std::size_t head) const { return {begin + head * run, count, run, stride, run}; }
 };
 
-/// Of a gradient whose oracle has a spread: errors that are independent from term to term (docs/limits.md).
+/// Of a gradient whose oracle has a spread: errors that are independent from term to term (docs/verdicts.md).
 double spread_of(kda::Gradient gradient, const kda::GradientTruth& truth, std::size_t K) {
   const double spread = judge::ratio_of_sizes(truth.spread, truth.hi);
   // A product of two sums over K, whose terms err independently as well.

@@ -1,5 +1,5 @@
 // The stages of answers beside those of twins: the chunk forms that this program emulates, in chunks of the
-// same size (hypotheses/spread.hpp, docs/twins.md).
+// same size (hypotheses/spread.hpp, docs/verdicts.md).
 #pragma once
 
 #include <string>

@@ -53,7 +53,7 @@ constexpr TwinsOf twins_of(kda::Pass pass) {
   return pass == kda::Pass::forward ? TwinsOf::outputs : TwinsOf::gradients;
 }
 
-/// How many times farther than its twins an answer may be (docs/twins.md, "Calibration"). Errors of a few
+/// How many times farther than its twins an answer may be (docs/verdicts.md, "Error rates"). Errors of a few
 /// roundings, as of fp32, have long tails, and so have gradients, which end in sums that cancel.
 double most_times_twins(TwinsOf what, numeric::ComputeFormat compute);
 

@@ -1,5 +1,5 @@
 // Twins: correct kernels that this program emulates solve the same problem as an output, head by head; what
-// their errors are says what its errors may be (judge/spread/twin_test.hpp, docs/twins.md).
+// their errors are says what its errors may be (judge/spread/twin_test.hpp, docs/verdicts.md).
 #pragma once
 
 #include <deque>

@@ -454,7 +454,7 @@ class Round {
     if (!got.compute_assumed_from.empty())
       note(
           fmt::format("{}: compute assumed {}, {}; its limits follow from that. The attribute compute of its "
-                      "group says it (docs/limits.md)",
+                      "group says it (docs/verdicts.md)",
                       got.name, numeric::row_of(got.compute).name, got.compute_assumed_from));
     if (const std::string list = coarse_storage(got, tensors, context_.plan().outline); !list.empty())
       note(fmt::format("{}: stored less precisely than the problem: {}. Limits allow for that rounding alone",

@@ -1,4 +1,4 @@
-// Correct computations whose errors say what those of an output may be: its twins (docs/twins.md).
+// Correct computations whose errors say what those of an output may be: its twins (docs/verdicts.md).
 #pragma once
 
 #include <cstddef>

@@ -21,7 +21,7 @@ struct Limit {
                        ///< "command line"
 };
 
-/// What cancels (docs/limits.md), relative to the tensor, by its rms.
+/// What cancels (docs/verdicts.md), relative to the tensor, by its rms.
 struct Condition {
   /// How far the tensor's values lie below their terms; at least 1, infinite where only the oracle knows and
   /// was not asked.
@@ -43,8 +43,8 @@ struct Computation {
   /// How far the least magnitude of the tensor lies below a typical one: smallness_of_sums() for o, else 1.
   double smallness = 1;
   Condition condition = {};
-  /// Units lost in terms of another kind, much larger than those of the tensor, that cancel (docs/limits.md);
-  /// of fp32 behind operands in tf32, bf16 and fp16.
+  /// Units lost in terms of another kind, much larger than those of the tensor, that cancel
+  /// (docs/verdicts.md); of fp32 behind operands in tf32, bf16 and fp16.
   double excess = 0;
 };
 
@@ -63,7 +63,7 @@ double smallness_of_sums(std::size_t N, std::size_t K);
 double ratio_of_sizes(std::span<const double> values, std::span<const double> others);
 
 /// Limits on nonfinite, rms_ratio and scaled_ulp for `got` against the truth, or against another answer,
-/// whose own error is then allowed for as well. Formulas and the measurements behind them: docs/limits.md.
+/// whose own error is then allowed for as well. Formulas and the measurements behind them: docs/verdicts.md.
 std::vector<Limit> derived_limits(const Computation& got,
                                   const std::optional<Computation>& expected = std::nullopt);
 

@@ -1,5 +1,5 @@
 // Limits written in a file, each with the reason for it: what derived limits do not know about a problem.
-// The file and its precedence: docs/limits.md.
+// The file and its precedence: docs/verdicts.md.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // The verdict on a tensor: from what was measured of it to PASS, FAIL or INCONCLUSIVE, with the reason in
-// words. The only place that decides (docs/twins.md).
+// words. The only place that decides (docs/verdicts.md).
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace kda_check::judge {
 
-/// What decides. Calibration: docs/twins.md, "Both error rates".
+/// What decides. Calibration: docs/verdicts.md, "Error rates".
 struct VerdictConstants {
   /// A correct kernel errs by at most so many times what the stable computation does, whatever is derived,
   /// and may err by so many times that; where few errors decide, of which each may be small by luck, by more.

@@ -1,5 +1,5 @@
 // Faults that a gate is to see, each in some places of a problem: a direction d, of which a faulty answer has
-// a share, answer = healthy + share d (docs/power.md).
+// a share, answer = healthy + share d (docs/verdicts.md).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The power of the gate on a problem: how large a fault must be before an answer with it is beyond its twins,
-// and before it breaks a derived limit (docs/power.md).
+// and before it breaks a derived limit (docs/verdicts.md).
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
 // How many units in the last place of its precision an answer may lose: what derived limits begin with
-// (docs/limits.md).
+// (docs/verdicts.md).
 #pragma once
 
 #include <cstddef>

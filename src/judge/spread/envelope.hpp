@@ -1,4 +1,4 @@
-// What twins err by in each row of a head: the scale that errors are measured in (docs/twins.md).
+// What twins err by in each row of a head: the scale that errors are measured in (docs/verdicts.md).
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The errors of answers and of twins - emulated kernels that solved the same problem - in one head, in units
-// of what twins err by in the same row: what is added up over regions (docs/twins.md).
+// of what twins err by in the same row: what is added up over regions (docs/verdicts.md).
 #pragma once
 
 #include <cstddef>
@@ -64,8 +64,8 @@ struct TwinSetting {
   double storage_unit = 0;             ///< half a step of the element type at 1: 2^-8 of bf16
   /// That truncated operands may leave: 2^-11 of products in 16 bits or tf32. None: slopes do not judge.
   std::optional<double> slope_floor = {};
-  /// Distance from the twins, in what they are apart, at which an answer is beyond them (docs/twins.md,
-  /// "Calibration").
+  /// Distance from the twins, in what they are apart, at which an answer is beyond them (docs/verdicts.md,
+  /// "Constants").
   double factor = 3;
   /// Where a twin errs by so many times what the stable computations do in a head, it loses digits by its
   /// algorithm there and does not count; without these above this rms_ratio.

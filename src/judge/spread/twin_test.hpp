@@ -1,5 +1,5 @@
 // Whether an answer errs as kernels of its arithmetic do: its errors, region by region, beside those of
-// twins. Statistics, limits and calibration: docs/twins.md.
+// twins. Statistics, limits and calibration: docs/verdicts.md.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // How large an answer would be if its terms did not cancel, and what rounding them leaves: what the inputs
-// say of the condition of a problem (docs/limits.md, "What cancels").
+// say of the condition of a problem (docs/verdicts.md, "Derived limits").
 //
 // The terms of every sum are given random signs. Then squares add up, and the squares of the elements of the
 // state, summed over V, follow a recurrence of their own, whose coefficients v is not in:
