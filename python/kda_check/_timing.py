@@ -19,7 +19,7 @@ KERNELS = {
     "fla-recurrent": ("fla.ops.kda", "fused_recurrent_kda"),
     "flash-kda": ("flash_kda", "fwd"),
 }
-# Where a call on a pool of states (docs/pools.md) is another function's: that one.
+# Where a call on a pool of states (docs/serving.md) is another function's: that one.
 ON_POOLS = {"fla-recurrent": ("fla.ops.kda.fused_recurrent", "fused_recurrent_kda_fwd")}
 WARM_UP = 3
 

@@ -85,7 +85,7 @@ class Fixture:
         cu_seqlens, N+1 whole numbers, then B = 1; do, dht, the gradients of a loss with respect to o and final_state.
         Of a call on a pool of states, in place of initial_state: state_pool [slots,HV,K,V], state_indices [N] or [N,S],
         num_accepted_tokens [N], and padding_slots: "none", "negative", "nonpositive" or "negative_tokens"
-        (docs/pools.md).
+        (docs/serving.md).
         gate: "none" (g is the natural log of the decay), "softplus" or "lower_bound"; without it "none", or what A_log
         and lower_bound say.
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.

@@ -192,7 +192,7 @@ class Signature:
         return next((word for word in words if word in taken), key)
 
     def _on_pool(self, problem: Words, taken: Mapping[str, Any]) -> Words:
-        """The words of a call on a pool of states (docs/pools.md), which the kernel has as its initial state."""
+        """The words of a call on a pool of states (docs/serving.md), which the kernel has as its initial state."""
         table = {"state_indices": self.pool, "num_accepted_tokens": self.accepted}
         given = {key: problem.pop(key) for key in table if key in problem}
         if any(table[key] not in taken for key in given) or (given["state_indices"].ndim > 1 and self.accepted is None):

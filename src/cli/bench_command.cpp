@@ -61,7 +61,7 @@ int bench_main(const Words& words) {
   parser.choice(
       "--segments", "WHO", {"nccl"}, [&](const std::string&) { on_devices = true; },
       "nccl: the P GPUs of this host compute gpu-chunk together, forwards, each a part of every sequence;\n"
-      "the time is that of the one that takes longest (docs/segments.md)");
+      "the time is that of the one that takes longest (docs/serving.md)");
   parser.group("The problem");
   const auto extent = [&](const char* flag, std::size_t& target, const char* text) {
     parser.number(

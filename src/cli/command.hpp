@@ -86,7 +86,7 @@ plan::Request parse_run_line(const Words& words);
 int tell(const Words& words, const OutputOptions& output, const Names& inputs,
          const std::function<void(Outputs& outputs, Progress& progress, report::Document& document)>& work);
 
-/// Who computes forward runs of the chunk form together (docs/segments.md).
+/// Who computes forward runs of the chunk form together (docs/serving.md).
 enum class SharedBy : unsigned char {
   nobody,
   mpi,   ///< the processes that mpirun started: runs of chunk

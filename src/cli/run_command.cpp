@@ -84,7 +84,7 @@ struct RunOptions {
         "--invariants", "[=NAME,...]", "all", true,
         [&](const std::string& given) { request.invariants = given == "all" ? Names{} : split_names(given); },
         "Also try what must hold whatever the inputs: repeat, causality, split, batch, heads ...\n"
-        "(docs/invariants.md)");
+        "(docs/serving.md)");
     add_gate(parser);
     add_output_options(parser, planned.output);
     add_resources(parser, planned.resources);
@@ -92,7 +92,7 @@ struct RunOptions {
         "--segments", "WHO", {"mpi", "nccl"},
         [&](const std::string& who) { planned.shared_by = who == "mpi" ? SharedBy::mpi : SharedBy::nccl; },
         "Who computes forward passes together, each a part of every sequence: the bits of\n"
-        "--arithmetic segments=tree:P (docs/segments.md). mpi: under mpirun -n P the P processes, of chunk;\n"
+        "--arithmetic segments=tree:P (docs/serving.md). mpi: under mpirun -n P the P processes, of chunk;\n"
         "nccl: the P GPUs of this host, of gpu-chunk");
     parser.number(
         "--rank-timeout", 1, 86400, [&](std::size_t seconds) { planned.rank_timeout = seconds; },

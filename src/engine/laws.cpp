@@ -1,4 +1,4 @@
-// Verdicts under the laws of `run --invariants` (docs/invariants.md), on variants and on programs of users.
+// Verdicts under the laws of `run --invariants` (docs/serving.md), on variants and on programs of users.
 #include <fmt/format.h>
 #include <malloc.h>
 

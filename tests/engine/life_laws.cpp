@@ -1,4 +1,4 @@
-// Whatever a server does, healthy variants answer each request as if it were alone (docs/invariants.md).
+// Whatever a server does, healthy variants answer each request as if it were alone (docs/serving.md).
 #include "explain/invariants/serving.hpp"
 #include "support/catch.hpp"
 #include "support/pools.hpp"

@@ -1,4 +1,5 @@
-// A token for each of many sequences, whose states are in slots of a pool, behind plain data (docs/pools.md).
+// A token for each of many sequences, whose states are in slots of a pool, behind plain data
+// (docs/serving.md).
 #pragma once
 
 #include <cstdint>

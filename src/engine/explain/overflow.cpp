@@ -175,7 +175,7 @@ std::string state_text(const explain::StateForecast& item) {
 report::Table states_of(const std::vector<explain::StateForecast>& forecasts) {
   report::Table table;
   table.key = "states";
-  table.title = "a state stored between tokens of the token forms: rms_ratio to expect (docs/states.md)";
+  table.title = "a state stored between tokens of the token forms: rms_ratio to expect (docs/serving.md)";
   table.columns = {{"stored", {}, Show::code},        {"o", {}, Show::figure},
                    {"final_state", {}, Show::figure}, {"says", ""},
                    {"stagnates", {}, Show::data},     {"change", {}, Show::data},

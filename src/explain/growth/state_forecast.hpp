@@ -1,7 +1,7 @@
 // What storing the state between tokens will cost, from the inputs alone: no state is computed. Two numbers
 // are followed for each channel k, the mean square of its row of the state and that of the error in it: both
 // decay with the gates and are erased by what is written, and every storing adds its roundings
-// (docs/states.md).
+// (docs/serving.md).
 //
 // What is assumed: rows that know nothing of each other, values of no fixed sign, and roundings that are
 // random. Nearest rounding is not where a token changes an element by less than a step: that is told, not

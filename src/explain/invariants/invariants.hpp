@@ -1,5 +1,5 @@
 // What must hold of a kernel whatever its inputs: a problem is changed in a way of which it is known what it
-// does to the answer. One row for each law; what each does and what breaks it: docs/invariants.md.
+// does to the answer. One row for each law; what each does and what breaks it: docs/serving.md.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The same problem computed in every way that an engine may come to it, and every pair of these ways
-// compared: the law `parity` of `run --invariants` (docs/invariants.md).
+// compared: the law `parity` of `run --invariants` (docs/serving.md).
 #pragma once
 
 #include <functional>

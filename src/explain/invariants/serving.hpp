@@ -1,6 +1,6 @@
 // A server that answers the sequences of a problem as requests, with their states in slots of a pool: calls
 // of a few requests at a time, of which a kernel must give what it gives to the problem as a whole. What the
-// laws of the life of a state are tried with (docs/invariants.md).
+// laws of the life of a state are tried with (docs/serving.md).
 #pragma once
 
 #include <cstddef>

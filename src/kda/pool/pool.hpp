@@ -1,4 +1,4 @@
-// A call of a decode kernel, which reads states from slots of a pool and stores them there (docs/pools.md),
+// A call of a decode kernel, which reads states from slots of a pool and stores them there (docs/serving.md),
 // and its ordinary form: a packed problem that has a sequence for every state that is stored, which begins at
 // the state that is read and ends with the token it is stored behind. All that runs on problems runs on
 // that; what a kernel answers to the call is brought into the same form.
@@ -15,7 +15,7 @@
 
 namespace kda_check::kda {
 
-/// Which numbers in a table of slots are none: rows that begin there are padding (docs/pools.md).
+/// Which numbers in a table of slots are none: rows that begin there are padding (docs/serving.md).
 enum class PaddingSlots : std::uint8_t {
   none,         ///< all are slots: FLA
   negative,     ///< SGLang, FlashInfer with one slot a sequence

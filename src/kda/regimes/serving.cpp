@@ -1,4 +1,4 @@
-// Regimes of serving: calls on pools of states, as a server makes them (docs/pools.md).
+// Regimes of serving: calls on pools of states, as a server makes them (docs/serving.md).
 #include <numeric>
 #include <utility>
 
