@@ -24,7 +24,7 @@ struct Shape {
 };
 /// Why no kernel can take this shape; empty when some can.
 std::string unsupported_shape(const Shape& shape);
-/// A problem (docs/fixture-format.md has the layouts).
+/// A problem (docs/file-format.md has the layouts).
 struct ProblemInputs {
   kda::Dimensions dimensions;
   kda::Options options;

@@ -1,4 +1,4 @@
-"""Files as the program reads and writes them (docs/files.md)."""
+"""Files as the program reads and writes them (docs/file-format.md)."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ TEST_CASE("windows agree with what run measures over the whole tensor", "[engine
   const report::Document document = ran(request);
   const Item item = followed(document, "fla_chunk");
   REQUIRE(item.along("rms_ratio").size() == 1);
-  CHECK(item.figure("first") == Approx(1e-3).epsilon(0.15));  // docs/fixture-format.md
+  CHECK(item.figure("first") == Approx(1e-3).epsilon(0.15));  // docs/file-format.md
   CHECK(item.words("trend") == "unclear");
   CHECK(item.is_nothing("slope"));
 }

@@ -1,4 +1,4 @@
-"""Files are read and written by the rule of the program (docs/files.md)."""
+"""Files are read and written by the rule of the program (docs/file-format.md)."""
 
 import fcntl
 import os

@@ -1,5 +1,5 @@
 // One KDA problem: shapes, inputs, options. Formulas: docs/kda.md; layout:
-// docs/fixture-format.md.
+// docs/file-format.md.
 #pragma once
 
 #include <cstdint>

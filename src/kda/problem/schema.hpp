@@ -1,4 +1,4 @@
-// The tensors of a KDA problem and its answers: names and axes, one row each (docs/fixture-format.md).
+// The tensors of a KDA problem and its answers: names and axes, one row each (docs/file-format.md).
 // The reader checks shapes against it, the report names places with it.
 #pragma once
 
