@@ -32,7 +32,7 @@ def not_kept(save: str = "save='FILE.h5'") -> str:
 
 @dataclass(frozen=True, repr=False)
 class TensorReport:
-    """One tensor of one comparison (docs/json.md). Its metrics are attributes: `.rms_ratio`, `.scaled_ulp` ..."""
+    """One tensor of one comparison (docs/ci.md). Its metrics are attributes: `.rms_ratio`, `.scaled_ulp` ..."""
 
     case: dict[str, Any]
     row: dict[str, Any]
@@ -133,7 +133,7 @@ class Report:
 
     @property
     def cases(self) -> list[dict[str, Any]]:
-        """All comparisons (docs/json.md)."""
+        """All comparisons (docs/ci.md)."""
         return [case for document in self.documents for case in document["cases"]]
 
     @property
@@ -191,7 +191,7 @@ class Report:
         return f"<kda_check.Report: {self.verdict.upper()}, {len(self._found)} comparisons>"
 
     def to_json(self, path: Path | None = None) -> str:
-        """The JSON report (docs/json.md); of several runs a list. Also written to `path`, where that is given, a file or
+        """The JSON report (docs/ci.md); of several runs a list. Also written to `path`, where that is given, a file or
         /dev/stdout. Raises EnvironmentProblem."""
         content = json.dumps(self.documents[0] if len(self.documents) == 1 else self.documents, indent=2)
         if path is not None:
@@ -214,7 +214,7 @@ class Report:
 
 class Explanation(Report):
     """What `Report.explain` found; `explained` has one dictionary for each output and pass, `between` with --between one for
-    each pass; `section` those of growth, forecasts and faults (docs/json.md)."""
+    each pass; `section` those of growth, forecasts and faults (docs/ci.md)."""
 
     formats = ("json", "html")
 

@@ -23,7 +23,7 @@ Examples:
 )";
 
 constexpr char merge_footer[] =
-    R"(The reports are those that the shards of one run wrote with --json (docs/suites.md). They are checked to be the whole
+    R"(The reports are those that the shards of one run wrote with --json (docs/ci.md). They are checked to be the whole
 exactly once; the exit code is that of the whole.
 
 Examples:

@@ -127,7 +127,7 @@ struct RunOptions {
         "Limits by rules, each with its reason, over the derived ones and under --limit\n"
         "(docs/verdicts.md; cases/tolerances.toml)");
     parser.value("--baseline", "FILE.tsv", planned.baseline,
-                 "Fail what got worse than this table of earlier results says (docs/baseline.md)");
+                 "Fail what got worse than this table of earlier results says (docs/ci.md)");
     parser.optional_value(
         "--update-baseline", "[=better|worse]", "better", true,
         [&](const std::string& how) {
@@ -139,7 +139,7 @@ struct RunOptions {
         "Rewrite it with what got better and what is new; =worse: with what got worse too");
     parser.value(
         "--shard", "I/N|auto", [&](const std::string& text) { planned.shard = plan::shard_named(text); },
-        "Only part I of N of the plan; auto: as Slurm, MPI, GitLab or GitHub say (docs/suites.md)");
+        "Only part I of N of the plan; auto: as Slurm, MPI, GitLab or GitHub say (docs/ci.md)");
     add_dry_run(parser, planned);
   }
 

@@ -1,5 +1,5 @@
 // A baseline: what every metric of every comparison was when somebody last looked. What may get worse before
-// it counts, and the file it is kept in: docs/baseline.md.
+// it counts, and the file it is kept in: docs/ci.md.
 #pragma once
 
 #include <compare>

@@ -29,7 +29,7 @@ struct Place {
 /// Jobs, each of which may have several ranks.
 constexpr Place jobs[] = {
     {"CI_NODE_INDEX", "CI_NODE_TOTAL", 1},            // GitLab, parallel:
-    {"STRATEGY_JOB_INDEX", "STRATEGY_JOB_TOTAL", 0},  // GitHub, as docs/suites.md hands them over
+    {"STRATEGY_JOB_INDEX", "STRATEGY_JOB_TOTAL", 0},  // GitHub, as docs/ci.md hands them over
 };
 constexpr Place ranks[] = {
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", 0},  // OpenMPI
@@ -90,10 +90,9 @@ std::optional<Shard> shard_from(const Lookup& variable) {
 Shard shard_named(const std::string& text) {
   if (text == "auto") {
     if (auto shard = shard_from([](const char* name) { return std::getenv(name); })) return *shard;
-    throw Error(
-        ErrorKind::usage, "--shard auto: no scheduler says which part this is", {},
-        "Slurm arrays, MPI ranks, GitLab's parallel and GitHub's matrix do (docs/suites.md); or --shard "
-        "I/N");
+    throw Error(ErrorKind::usage, "--shard auto: no scheduler says which part this is", {},
+                "Slurm arrays, MPI ranks, GitLab's parallel and GitHub's matrix do (docs/ci.md); or --shard "
+                "I/N");
   }
   const std::string_view words = text;
   const std::size_t slash = std::min(words.find('/'), words.size());

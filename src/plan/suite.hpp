@@ -1,4 +1,4 @@
-// Suites: text files whose lines are the words one would type after `kda-check run` (docs/suites.md).
+// Suites: text files whose lines are the words one would type after `kda-check run` (docs/ci.md).
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The document scripts rely on (docs/json.md, docs/report.schema.json). Additions keep schema_version 2.
+// The document scripts rely on (docs/ci.md, docs/report.schema.json). Additions keep schema_version 2.
 #include "base/version.hpp"
 #include "report/json_values.hpp"
 #include "report/rows.hpp"

@@ -13,11 +13,11 @@ namespace {
 
 constexpr Writer list[] = {
     {"text", "a table for people", write_text},
-    {"json", "everything, for scripts (docs/json.md)", write_json},
+    {"json", "everything, for scripts (docs/ci.md)", write_json},
     {"junit", "JUnit XML, for the test panel of a CI system", write_junit},
     {"github", "annotations of a GitHub workflow: the first ten of what did not pass", write_github},
     {"summary", "Markdown for the summary of a GitHub job", write_summary},
-    {"html", "one page with drawings, needing no network (docs/reports.md)", write_html, true},
+    {"html", "one page with drawings, needing no network (docs/ci.md)", write_html, true},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""action.py PROGRAM SOURCE: the workflows of docs/github-actions.md and the action of action.yml, which they use. Their `run:` steps
+"""action.py PROGRAM SOURCE: the workflows of docs/ci.md and the action of action.yml, which they use. Their `run:` steps
 run in bash as a runner of GitHub has it, one after the other, with the answers of a kernel that is right, wrong or silent. Actions of
 others are not run; where kda_check is installed, PROGRAM and the package of SOURCE lie on the path, and what pip was asked for is looked
 at. Exits with 77 where numpy or PyYAML is missing."""
@@ -50,7 +50,7 @@ def torch_of(array):
 
 
 def blocks(kind):
-    with open(os.path.join(source, "docs", "github-actions.md"), encoding="utf-8") as page:
+    with open(os.path.join(source, "docs", "ci.md"), encoding="utf-8") as page:
         return [text for word, text in re.findall(r"^```(\w*)\n(.*?)^```$", page.read(), re.M | re.S) if word == kind]
 
 
@@ -266,7 +266,7 @@ class Action(unittest.TestCase):
         self.assertEqual(runner.asked()[-2:], [f"install {wheel}", f"install --quiet {wheel}"])
 
     def test_the_page_says_what_every_word_of_the_action_is(self):
-        with open(os.path.join(source, "docs", "github-actions.md"), encoding="utf-8") as page:
+        with open(os.path.join(source, "docs", "ci.md"), encoding="utf-8") as page:
             table = page.read().split("| word | |\n|---|---|\n")[1].split("\n\n")[0]
         self.assertEqual(re.findall(r"^\| `(\w+)` \|", table, re.M), list(ACTION["inputs"]))
 

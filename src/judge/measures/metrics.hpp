@@ -18,7 +18,7 @@ struct Metric {
   std::string_view name;
   std::string_view summary;
   Needs needs;
-  /// What it may get worse by before it counts (docs/baseline.md): factor times what it was, plus a step in
+  /// What it may get worse by before it counts (docs/ci.md): factor times what it was, plus a step in
   /// its own unit and one in unit roundoffs of the element type.
   double factor, step, roundoffs;
   bool is_kept;  ///< new baselines have rows of it
