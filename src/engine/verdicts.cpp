@@ -208,9 +208,17 @@ class Round {
     faults_.resize(pairings_.size());
     for (std::size_t i = 0; i < pairings_.size(); ++i)
       if (!context_.problem().pool) name_fault_of(i);
+    const auto found = [&](std::size_t i, double most_spent) {
+      return computations_.find(*context_.plan().cases[cases_[i]].answer, *pairings_[i].got, most_spent);
+    };
+    constexpr double usual = 1000, of_failures = 500;  // where more is found they fail yet
     judge_again(truth, [&](std::size_t i) {
-      return is_worth_a_search(i) && computations_.find(*context_.plan().cases[cases_[i]].answer,
-                                                        *pairings_[i].got, worth_spending(i));
+      return is_worth_a_search(i) && found(i, fails_by_limits(i) ? of_failures : usual);
+    });
+    // As long as `explain` does, where another computation may make it pass.
+    judge_again(truth, [&](std::size_t i) {
+      return is_worth_a_search(i) && is_hardly_beyond(i) && !pairings_[i].computation->is_known() &&
+             found(i, hypotheses::SearchSettings{}.most_spent);
     });
     judge_again(truth, [&](std::size_t i) {
       if (!needs_others_to_agree(i)) return false;
@@ -326,19 +334,15 @@ class Round {
     return is_beyond;
   }
 
-  /// On a search: as much as `explain` where another computation may make it pass, less of what fails
-  /// whatever is found.
-  double worth_spending(std::size_t pairing) const {
-    constexpr double usual = 1000, of_failures = 500, hardly_beyond_twins = 30, hardly_beyond_limits = 10;
-    const auto is_hardly_beyond = [](const report::TensorResult& tensor) {
+  /// Twins and limits, of every tensor.
+  bool is_hardly_beyond(std::size_t pairing) const {
+    constexpr double of_twins = 30, of_limits = 10;
+    return std::ranges::all_of(findings_.cases[cases_[pairing]].tensors, [](const auto& tensor) {
       const double* const read = report::metric(tensor, "rms_ratio");
       const judge::Limit* const limit = judge::find_limit(tensor.limits, "rms_ratio");
-      return (!tensor.twins || tensor.twins->ratio <= hardly_beyond_twins) &&
-             (read == nullptr || limit == nullptr || *read <= hardly_beyond_limits * limit->value);
-    };
-    if (std::ranges::all_of(findings_.cases[cases_[pairing]].tensors, is_hardly_beyond))
-      return hypotheses::SearchSettings{}.most_spent;
-    return fails_by_limits(pairing) ? of_failures : usual;
+      return (!tensor.twins || tensor.twins->ratio <= of_twins) &&
+             (read == nullptr || limit == nullptr || *read <= of_limits * limit->value);
+    });
   }
 
   /// Of a pool as it is after a call: what nobody stored to must be what it was.
