@@ -207,8 +207,8 @@ class Fixture:
             raise ValueError(f"{name}: shape {tensor.shape}; wanted [{named}] = {wanted}, as the other tensors have it")
 
     def write(self, path: Path) -> None:
-        """Writes the file, whole or not at all (docs/file-format.md). Raises EnvironmentProblem, and InputError or TypeError for an
-        option that the program would refuse."""
+        """Writes the file, whole or not at all (docs/file-format.md). Raises EnvironmentProblem, and InputError or TypeError for
+        an option that the program would refuse."""
         answers = {who: Group(answer.about, answer.tensors) for who, answer in self.expected.items()}
         about: dict[str, Value] = {"format": "kda-fixture", "format_version": 1, "name": self.name,
                                    "description": self.description}  # fmt: skip
