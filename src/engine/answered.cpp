@@ -41,14 +41,18 @@ Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Probl
     result.segments = answer.options.arithmetic.segments;
     result.chunk_size = answer.options.chunk_size;
   } else if (const fixture::ExpectedGroup* const group = problem.source->expected_named(answer.name)) {
-    result.device = group->device;
-    result.arithmetic = group->implementation;
-    result.said = plan::declaration_of(*group);
-    const fixture::ComputeClaim claim = group->compute_claim(problem.outline.operand_dtype());
-    result.compute = claim.format, result.compute_assumed_from = claim.assumed_from;
-    result.unknown = group->unknown;
+    describe_as_said(result, *group, problem.outline.operand_dtype());
   }
   return result;
+}
+
+void describe_as_said(Described& answer, const fixture::ExpectedGroup& group, numeric::DType operands) {
+  answer.device = group.device;
+  answer.arithmetic = group.implementation;
+  answer.said = plan::declaration_of(group);
+  const fixture::ComputeClaim claim = group.compute_claim(operands);
+  answer.compute = claim.format, answer.compute_assumed_from = claim.assumed_from;
+  answer.unknown = group.unknown;
 }
 
 report::CaseResult case_about(const Answered& got, std::string against) {

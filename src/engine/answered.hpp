@@ -38,6 +38,8 @@ struct Answered : Described {
 
 /// What the plan knows of an answer of `problem`, without tensors.
 Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Problem& problem);
+/// What a group of a file says of itself, beside a problem with such operands.
+void describe_as_said(Described& answer, const fixture::ExpectedGroup& group, numeric::DType operands);
 
 /// A case about an answer, without verdict or tensors.
 report::CaseResult case_about(const Answered& got, std::string against);

@@ -103,12 +103,7 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
   answer.name = program.name;
   answer.role = report::Role::external;
   answer.pass = pass;
-  answer.device = group.device;
-  answer.arithmetic = group.implementation;
-  answer.said = plan::declaration_of(group);
-  const fixture::ComputeClaim claim = group.compute_claim(kda::Outline(problem).operand_dtype());
-  answer.compute = claim.format, answer.compute_assumed_from = claim.assumed_from;
-  answer.unknown = group.unknown;
+  describe_as_said(answer, group, kda::Outline(problem).operand_dtype());
   answer.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
   const kda::Problem& asked = asked_as(problem);
   for (const std::string& name : names_of(problem, pass)) {
