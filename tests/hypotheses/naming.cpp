@@ -1,5 +1,6 @@
 #include "hypotheses/naming/naming.hpp"
 
+#include "hypotheses/naming/moves.hpp"
 #include "hypotheses/naming/reference_backward.hpp"
 
 #include <array>
@@ -1160,11 +1161,11 @@ std::vector<kda::Problem> problems_with_loss() {
 }
 
 /// Those of a kernel, with what a fault changes.
-kda::GradientTensors wrong_gradients(const kda::Problem& problem, const hypotheses::GradientFault& fault,
+kda::GradientTensors wrong_gradients(const kda::Problem& problem, const hypotheses::GradientReading& fault,
                                      std::size_t chunk_size) {
   const hypotheses::BackwardReference reference(problem, chunk_size);
   const kda::GradientTensors right = reference.gradients({}, DType::fp64),
-                             wrong = reference.gradients(fault.reading(), DType::fp64);
+                             wrong = reference.gradients(fault, DType::fp64);
   kda::RunOptions options;
   options.dtype = DType::fp32, options.chunk_size = chunk_size;
   kda::GradientTensors got = kda::run_chunk_backward(problem, options);
@@ -1173,6 +1174,22 @@ kda::GradientTensors wrong_gradients(const kda::Problem& problem, const hypothes
       got[t].set(i, got[t].value(i) + wrong[t].value(i) - right[t].value(i));
   return got;
 }
+/// Of the root of the squares, what differs.
+double relative_error(const Tensor& got, const Tensor& right) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    difference += (got.value(i) - right.value(i)) * (got.value(i) - right.value(i));
+    size += right.value(i) * right.value(i);
+  }
+  return size > 0 ? std::sqrt(difference / size) : 0;
+}
+/// By hundreds of their limits, so that what a rounding changes is left out.
+bool is_clearly_wrong(const kda::GradientTensors& got, const kda::GradientTensors& right) {
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (!got[i].empty() && relative_error(got[i], right[i]) > 0.05) return true;
+  return false;
+}
+
 std::vector<hypotheses::FailedGradient> failed(const kda::GradientTensors& got) {
   std::vector<hypotheses::FailedGradient> output;
   for (const Tensor& one : got) {
@@ -1183,6 +1200,90 @@ std::vector<hypotheses::FailedGradient> failed(const kda::GradientTensors& got) 
 }
 
 }  // namespace
+
+TEST_CASE("a matrix of the chunk form that is another one is named", "[hypotheses][naming]") {
+  Case c;
+  c.T = 96, c.K = 20, c.V = 16, c.H = c.HV = 3, c.slow = true;
+  const kda::Problem problem = problem_of(c);
+  const kda::Answer right = hypotheses::answer_of(problem, hypotheses::Interpretation(problem));
+  test::Sampled sample(250);
+  INFO(sample.text());
+  for (const hypotheses::plain::MovedMatrix& moved : hypotheses::plain::moved_matrices(false, true)) {
+    if (!sample.next()) continue;
+    hypotheses::Interpretation reading(problem);
+    reading.chunk_fault = hypotheses::ChunkFault::moved;
+    reading.site = moved.site, reading.move = moved.move;
+    const kda::Answer wrong = hypotheses::answer_of(problem, reading);
+    kda::Answer got{Tensor("o", DType::fp32, wrong.o.shape()),
+                    Tensor("final_state", DType::fp32, wrong.final_state.shape())};
+    for (std::size_t i = 0; i < got.o.size(); ++i) got.o.set(i, wrong.o.value(i));
+    for (std::size_t i = 0; i < got.final_state.size(); ++i)
+      got.final_state.set(i, wrong.final_state.value(i));
+    const double error =
+        std::max(relative_error(got.o, right.o), relative_error(got.final_state, right.final_state));
+    INFO(moved.name() << " errs by " << error);
+    if (moved.move->name == "halved") CHECK(error > 0.001);  // it is read
+    if (!(error > 0.001)) continue;
+    const hypotheses::Naming finding = probed(problem, got, {0, 1});
+    INFO(names(finding) << (finding.nearest ? ", nearest " + finding.nearest->fault : std::string()));
+    REQUIRE_FALSE(finding.causes.empty());  // others may be the same: L and the keys of its rows
+    CHECK(finding.causes[0].explained > 0.98);
+  }
+}
+
+TEST_CASE("inputs of another head or in another order of rows are named", "[hypotheses][naming]") {
+  Case c;
+  c.T = 96, c.K = 20, c.V = 16, c.H = c.HV = 3;
+  const kda::Problem problem = problem_of(c);
+  const auto named = [&](Tensor kda::Problem::*input, auto from) {
+    kda::Problem other = kda::clone(problem);
+    const Tensor& own = problem.*input;
+    const std::size_t width = own.shape()[3];
+    for (std::size_t t = 0; t < c.T; ++t)
+      for (std::size_t h = 0; h < c.H; ++h) {
+        const auto [row, head] = from(t, h);
+        for (std::size_t i = 0; i < width; ++i)
+          (other.*input).set((t * c.H + h) * width + i, own.value((row * c.H + head) * width + i));
+      }
+    return names(probed(problem, mutant(other, "none"), {0, 1}));
+  };
+  const auto of_next_head = [](std::size_t t, std::size_t h) { return std::pair{t, (h + 1) % 3}; };
+  const auto swapped = [](std::size_t t, std::size_t h) { return std::pair{t ^ 8, h}; };
+  CHECK_THAT(named(&kda::Problem::k, of_next_head), ContainsSubstring("key_of_next_head"));
+  CHECK_THAT(named(&kda::Problem::q, of_next_head), ContainsSubstring("query_of_next_head"));
+  CHECK_THAT(named(&kda::Problem::v, swapped), ContainsSubstring("value_rows_swapped_8"));
+  CHECK_THAT(named(&kda::Problem::k, swapped), ContainsSubstring("key_rows_swapped_8"));
+  CHECK_THAT(named(&kda::Problem::g, swapped), ContainsSubstring("gate_rows_swapped_8"));
+}
+
+TEST_CASE("a matrix of the backward pass that is another one is named", "[hypotheses][naming]") {
+  constexpr std::size_t chunk_size = 64;
+  test::ProblemSpec spec;
+  spec.T = 96, spec.H = spec.HV = 2, spec.K = spec.V = 20;
+  kda::Problem problem = test::make_problem(spec, 7);
+  problem.output_gradient = problem.v.clone();
+  test::Random random(8);
+  for (std::size_t i = 0; i < problem.output_gradient->size(); ++i)
+    problem.output_gradient->set(i, random.normal());
+  const kda::GradientTensors right = wrong_gradients(problem, {}, chunk_size);
+  test::Sampled sample(250);
+  INFO(sample.text());
+  for (const hypotheses::plain::MovedMatrix& moved : hypotheses::plain::moved_matrices(true, true)) {
+    const bool is_tried = !moved.move->is_beside() || moved.move->hits == nullptr;
+    if (!is_tried || !sample.next()) continue;
+    hypotheses::GradientReading reading;
+    reading.site = moved.site, reading.move = moved.move;
+    const kda::GradientTensors got = wrong_gradients(problem, reading, chunk_size);
+    INFO(moved.name());
+    if (moved.move->name == "negated") CHECK(is_clearly_wrong(got, right));  // it is read
+    if (!is_clearly_wrong(got, right)) continue;
+    const hypotheses::Naming finding =
+        hypotheses::name_gradient_fault(problem, failed(got), {}, chunk_size, 2);
+    INFO(names(finding) << (finding.nearest ? ", nearest " + finding.nearest->fault : std::string()));
+    REQUIRE_FALSE(finding.causes.empty());
+    CHECK(finding.causes[0].explained > 0.98);
+  }
+}
 
 TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[hypotheses][naming]") {
   constexpr std::size_t chunk_size = 64;
@@ -1203,7 +1304,7 @@ TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[h
       for (std::size_t i = 0; i < problem.g.size(); i += 3) problem.g.set(i, 100);
       for (std::size_t h = 0; h < problem.A_log->size(); ++h) problem.A_log->set(h, -8);
     }
-    const kda::GradientTensors got = wrong_gradients(problem, fault, chunk_size);
+    const kda::GradientTensors got = wrong_gradients(problem, fault.reading(), chunk_size);
     const std::vector<hypotheses::FailedGradient> output = failed(got);
     const hypotheses::Naming naming = hypotheses::name_gradient_fault(problem, output, {}, chunk_size, 2);
     INFO((naming.nearest ? "nearest " + naming.nearest->fault : std::string("nothing near")));
@@ -1241,7 +1342,7 @@ TEST_CASE("a fault of the gradients of a large problem is named from a part of i
       problem.state_gradient = problem.initial_state->clone();
       for (Tensor* const tensor : {&*problem.output_gradient, &*problem.state_gradient})
         for (std::size_t i = 0; i < tensor->size(); ++i) tensor->set(i, random.normal());
-      const kda::GradientTensors got = wrong_gradients(problem, fault, chunk_size);
+      const kda::GradientTensors got = wrong_gradients(problem, fault.reading(), chunk_size);
       const hypotheses::Naming naming =
           hypotheses::name_gradient_fault(problem, failed(got), {0, spec.H - 1}, chunk_size, 2);
       INFO(fault.name << ' ' << is_long

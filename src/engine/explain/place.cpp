@@ -265,10 +265,10 @@ class Displacement {
         Sums sums;
         for (const WrongRow& at : found_.wrong_rows())
           sums.add(sides_.got_at(at.row, at.head, got), sides_.truth_at(at.row, at.head, c));
-        if (c != got && is_near(sums)) owner = c;
+        if (is_near(sums)) owner = c;
       }
       if (owner == layout_.width) return {};
-      pairs.emplace_back(got, owner);
+      if (owner != got) pairs.emplace_back(got, owner);  // the first of others may be right where it is
     }
     return order_text("column", pairs);
   }
@@ -297,12 +297,14 @@ class Displacement {
     const auto distance = [](const auto& pair) {
       return static_cast<std::ptrdiff_t>(pair.second) - static_cast<std::ptrdiff_t>(pair.first);
     };
-    const std::ptrdiff_t first = distance(pairs.front());
-    const bool is_shifted =
-        std::ranges::all_of(pairs, [&](const auto& pair) { return distance(pair) == first; });
-    if (is_shifted)
-      return fmt::format("what is there belongs {} {}{} {}", std::abs(first), what,
-                         std::abs(first) > 1 ? "s" : "", first > 0 ? "later" : "earlier");
+    // A shift may go around the end.
+    const std::ptrdiff_t shift = distance(pairs[pairs.size() / 2]);
+    const auto shifted =
+        std::ranges::count_if(pairs, [&](const auto& pair) { return distance(pair) == shift; });
+    if (10 * shifted >= 9 * std::ssize(pairs))
+      return fmt::format("{}what is there belongs {} {}{} {}", shifted < std::ssize(pairs) ? "most of " : "",
+                         std::abs(shift), what, std::abs(shift) > 1 ? "s" : "",
+                         shift > 0 ? "later" : "earlier");
     return fmt::format("{} {} has what belongs to {} {}: in another order", what, pairs.front().first, what,
                        pairs.front().second);
   }

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "hypotheses/errors.hpp"
+#include "hypotheses/naming/moves.hpp"
 #include "hypotheses/naming/rank.hpp"
 #include "hypotheses/naming/reference_backward.hpp"
 #include "kda/bounds/log_decays.hpp"
@@ -112,7 +114,8 @@ UnitValues values_of(const std::vector<FailedGradient>& output, const kda::Gradi
 }
 
 Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, const FailurePlace& place,
-             std::size_t chunk_size, int threads) {
+             std::size_t chunk_size, int threads, std::size_t least = least_chunks,
+             double work = little_work) {
   Part part;
   part.sequence = whole.sequences().at(place.sequence), part.end = part.sequence.length();
   part.queries = {place.head / whole.heads_per_group()};
@@ -130,7 +133,7 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
   };
   const std::size_t length = part.end, chunks = (length + chunk_size - 1) / chunk_size;
   const double each = work_of(part.problem, chunk_size) / static_cast<double>(chunks);
-  const std::size_t affordable = std::max(least_chunks, static_cast<std::size_t>(little_work / each));
+  const std::size_t affordable = std::max(least, static_cast<std::size_t>(work / each));
   if (chunks > affordable) {
     keep(0, length);
     const kda::Tensors whole_head = kda::results_in_fp64(kda::Pass::backward, part.problem, threads);
@@ -151,6 +154,9 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
   keep(part.begin, part.end);
   return part;
 }
+
+constexpr Thresholds of_gradients{
+    .least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01, .times_left = 4};
 
 /// `only`: those of the faults that are tried.
 template <class Only>
@@ -176,20 +182,59 @@ Naming named(const Problem& problem, const std::vector<FailedGradient>& output, 
     }
     return list;
   };
-  constexpr Thresholds thresholds{
-      .least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01, .times_left = 4};
   Naming naming;
   const std::vector<Candidate> of_all = candidates({});
   naming.tried = of_all.size();
-  rank(units, of_all, thresholds, threads, naming);
+  rank(units, of_all, of_gradients, threads, naming);
   if (!naming.causes.empty() || problem.sequences().size() > 1) return naming;
   // A chunk alone: the last that deviates.
   std::optional<Cause> nearest = std::exchange(naming.nearest, {});
   const std::size_t last = last_deviation(units, problem.dimensions().T);
-  rank(units, candidates(last / chunk_size), thresholds, threads, naming);
+  rank(units, candidates(last / chunk_size), of_gradients, threads, naming);
   if (nearest && (!naming.nearest || naming.nearest->explained < nearest->explained) && naming.causes.empty())
     naming.nearest = std::move(nearest);
   return naming;
+}
+
+/// No fault of the table, but a matrix of the chunk form that is another one: looked for in a head and the
+/// chunk that deviates, and asked of all where that does not take long.
+Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& output,
+                     const FailurePlace& place, std::size_t chunk_size, int threads) {
+  std::vector<plain::MovedMatrix> list = plain::moved_matrices(true, problem.dimensions().HV > 1), beside;
+  std::ranges::copy_if(list, std::back_inserter(beside), [](const plain::MovedMatrix& one) {
+    return one.move->is_beside() && one.move->hits == nullptr;
+  });
+  std::erase_if(list, [](const plain::MovedMatrix& one) { return one.move->is_beside(); });
+  const auto ranked = [&](const Problem& of, const std::vector<FailedGradient>& got,
+                          const std::vector<plain::MovedMatrix>& moved, std::size_t most_named) {
+    const BackwardReference reference(of, chunk_size);
+    const auto with = [&](const GradientReading& reading) {
+      return values_of(got, reference.gradients(reading, numeric::DType::fp64));
+    };
+    std::vector<Candidate> candidates;
+    for (const plain::MovedMatrix& one : moved) {
+      GradientReading reading;
+      reading.site = one.site, reading.move = one.move;
+      candidates.push_back({one.name(), one.meaning(), [&with, reading] { return with(reading); }});
+    }
+    Thresholds thresholds = of_gradients;
+    thresholds.most_named = most_named;
+    Naming naming;
+    rank(units_of(got, with({})), candidates, thresholds, threads, naming);
+    return naming;
+  };
+  constexpr std::size_t most_asked = 48, few = 3, chunks = 2;
+  const Part part = part_of(problem, output, place, chunk_size, threads, chunks, 0);
+  Naming naming = ranked(part.problem, part.output, list, most_asked);
+  if (work_of(problem, chunk_size) > most_work) {
+    if (naming.causes.size() > few) naming.causes.resize(few);
+    return naming;
+  }
+  std::erase_if(list, [&](const plain::MovedMatrix& one) {
+    return std::ranges::find(naming.causes, one.name(), &Cause::fault) == naming.causes.end();
+  });
+  if (list.empty()) list = std::move(beside);
+  return ranked(problem, output, list, few);
 }
 
 }  // namespace
@@ -198,9 +243,15 @@ Naming name_gradient_fault(const Problem& problem, const std::vector<FailedGradi
                            const FailurePlace& place, std::size_t chunk_size, int threads) {
   if (!BackwardReference::can_differentiate(problem)) return {};
   const double work = work_of(problem, chunk_size);
+  const auto or_by_move = [&](Naming naming) {
+    if (!naming.causes.empty()) return naming;
+    Naming moved = named_by_move(problem, output, place, chunk_size, threads);
+    naming.causes = std::move(moved.causes);
+    return naming;
+  };
   if (work <= little_work)
-    return named(problem, output, chunk_size, threads, 0,
-                 [](const GradientFault&, const GradientReading&) { return true; });
+    return or_by_move(named(problem, output, chunk_size, threads, 0,
+                            [](const GradientFault&, const GradientReading&) { return true; }));
   // A sequence is differentiated whole once, to find where it deviates.
   constexpr double longest = 1 << 29;  // some seconds
   const kda::Dimensions& d = problem.dimensions();
@@ -212,7 +263,7 @@ Naming name_gradient_fault(const Problem& problem, const std::vector<FailedGradi
             [&](const GradientFault&, const GradientReading& reading) { return part.has(reading); });
   of_part.sequence = part.sequence, of_part.heads = part.heads;
   of_part.begin = part.sequence.begin + part.begin, of_part.end = part.sequence.begin + part.end;
-  if (work > most_work) return of_part;
+  if (work > most_work) return or_by_move(std::move(of_part));
   // Of the whole: what explains the part, what does not show there, and what is soon tried.
   Naming naming = named(problem, output, chunk_size, threads, 0,
                         [&](const GradientFault& fault, const GradientReading& reading) {
@@ -220,7 +271,7 @@ Naming name_gradient_fault(const Problem& problem, const std::vector<FailedGradi
                           return !reading.is_of_chunks() || !was_tried ||
                                  std::ranges::count(of_part.causes, fault.name, &Cause::fault) > 0;
                         });
-  return naming.causes.empty() ? of_part : naming;
+  return or_by_move(naming.causes.empty() ? std::move(of_part) : std::move(naming));
 }
 
 }  // namespace kda_check::hypotheses

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "hypotheses/naming/moves.hpp"
 #include "hypotheses/naming/reference_chunk.hpp"
 #include "kda/problem/shapes.hpp"
 #include "numeric/elementary.hpp"
@@ -371,10 +372,20 @@ class Recurrence {
 
   /// The same by the chunk form.
   ExcerptAnswer in_chunks() {
-    plain::Head head = plain::head_of(problem_, reading_, excerpt_);
+    const std::size_t tokens = excerpt_.end - excerpt_.begin;
+    plain::Head head;
+    if (reading_.loaded != nullptr && reading_.site->from != plain::Site::From::inputs)
+      head.k = plain::Matrix(tokens, K_), head.v = plain::Matrix(tokens, V_),
+      head.scale = *reading_.options.scale;
+    else
+      head = plain::head_of(problem_, reading_, excerpt_);
     head.state = matrix_of(state_);
+    Interpretation reading = reading_;
+    std::vector<plain::Matrix> beside;
+    if (reading.move != nullptr && reading.beside == nullptr)
+      beside = kept_beside(problem_, reading, excerpt_), reading.beside = &beside;
     const plain::HeadAnswer found = plain::chunk_answer(
-        head, reading_.chunk, excerpt_.begin - excerpt_.sequence.begin, reading_, states_of_stream());
+        head, reading.chunk, excerpt_.begin - excerpt_.sequence.begin, reading, states_of_stream());
     return {found.o.values(), found.state.values()};
   }
 
@@ -616,6 +627,23 @@ class Recurrence {
 };
 
 }  // namespace
+
+std::vector<plain::Matrix> kept_beside(const Problem& problem, const Interpretation& reading,
+                                       Excerpt excerpt) {
+  if (!reading.move->is_beside()) return {};
+  Interpretation right(problem);
+  excerpt.head = reading.move->head_beside(excerpt.head, problem.dimensions().HV);
+  excerpt.start.clear(), excerpt.gates = nullptr;
+  const Excerpt before{excerpt.sequence, excerpt.sequence.begin, excerpt.begin, excerpt.head, {},
+                       excerpt.columns};
+  plain::Head head = plain::head_of(problem, right, excerpt);
+  const std::vector<double> state = answer_of(problem, right, before).state;
+  head.state = plain::Matrix(head.k.columns(), head.v.columns());
+  for (std::size_t i = 0; i < state.size(); ++i)
+    head.state(i / head.v.columns(), i % head.v.columns()) = state[i];
+  right.site = reading.site;
+  return plain::chunk_answer(head, reading.chunk, excerpt.begin - excerpt.sequence.begin, right).kept;
+}
 
 plain::Head plain::head_of(const Problem& problem, const Interpretation& reading, const Excerpt& excerpt) {
   const HeadInputs inputs(problem, reading, excerpt);

@@ -17,6 +17,13 @@
 
 namespace kda_check::hypotheses {
 
+namespace plain {
+struct Chunk;
+struct Move;
+class Matrix;
+struct Site;
+}  // namespace plain
+
 /// What becomes of the last token of a sequence.
 enum class LastToken : unsigned char {
   computed,
@@ -114,6 +121,7 @@ enum class ChunkFault : std::uint8_t {
   inverse_series_16,    ///< ... up to L^15
   inverse_product,      ///< a block of 16 of A lacks one product of its sum
   of_block,             ///< what Interpretation::chunk_term says of a block off the diagonal
+  moved,                ///< what Interpretation::move says
   merged_with_sign,     ///< blocks of 16 of A are merged with +, not with -
   inverse_transposed,   ///< A^T
   last_rows_unsolved,   ///< the last row of each block of 16 is that of I - L
@@ -314,6 +322,11 @@ struct Interpretation {
   bool prediction_missing = false, output_missing = false;  ///< these do not read them
   bool decay_missing = false, untouched = false;  ///< they do not decay; the state keeps them as they were
   std::size_t block = 0;                          ///< of inverse_products or of score_blocks
+  const plain::Site* site = nullptr;              ///< a matrix, and what becomes of it
+  const plain::Move* move = nullptr;
+  // Of the tokens looked at, where they are known: the right chunks of the head, what another head has there.
+  const std::vector<plain::Chunk>* loaded = nullptr;
+  const std::vector<plain::Matrix>* beside = nullptr;
   Function round_carried = &unchanged, round_sums = &unchanged;  ///< states between chunks; sums of gates
 };
 
@@ -340,6 +353,9 @@ struct ExcerptAnswer {
 };
 
 ExcerptAnswer answer_of(const kda::Problem& problem, const Interpretation& reading, const Excerpt& excerpt);
+/// What another head has where `reading` moves something from there; else nothing.
+std::vector<plain::Matrix> kept_beside(const kda::Problem& problem, const Interpretation& reading,
+                                       Excerpt excerpt);
 /// By the right reading; nothing where the problem has no gate function.
 KnownGates known_gates(const kda::Problem& problem, const Excerpt& excerpt);
 /// Of all heads of all sequences, in fp64.

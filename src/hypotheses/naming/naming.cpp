@@ -6,10 +6,13 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <utility>
 
 #include "base/threads/parallel.hpp"
+#include "hypotheses/naming/conditions.hpp"
+#include "hypotheses/naming/moves.hpp"
 #include "hypotheses/naming/rank.hpp"
 #include "hypotheses/naming/token_fit.hpp"
 #include "numeric/rounding.hpp"
@@ -154,7 +157,8 @@ class FaultSearch {
     std::vector<Unit> units = compared();
     if (std::ranges::all_of(units, is_right)) return std::move(found_);
     leave_out_right_heads(units);
-    if (!search() && !search_in_columns(units) && !search_in_chunks()) search_in_tokens();
+    if (!search() && !search_in_columns(units) && !search_in_chunks() && !search_in_moves())
+      search_in_tokens();
     // Whose head it is, or which token's state, says less than the rule that takes it.
     const auto says_less = [](const Cause& cause) {
       return std::ranges::any_of(faults(), [&](const Fault& fault) {
@@ -243,9 +247,72 @@ class FaultSearch {
                    ? fmt::format(", in columns {}..{} alone", columns_.front(), columns_.back())
                    : fmt::format(", in {} of {} columns alone", count, d_.V);
       if (search()) return true;
+      wrong_columns_ = columns_, in_columns_ = where_;
     }
     columns_ = all_columns();
     return false;
+  }
+
+  /// No fault of the table, but a matrix of the chunk form that is another one: looked for in the chunk that
+  /// deviates, the one before and the one behind, in a head and some columns, and then asked of all.
+  bool search_in_moves() {
+    if (!has_chunk_form(problem_)) return false;
+    where_ = in_columns_, chunk_end_ = 0;
+    if (!wrong_columns_.empty()) columns_ = wrong_columns_;
+    const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
+    const Naming whole = found_;
+    const std::vector<std::vector<double>> starts = starts_;
+    const std::vector<std::size_t> columns = std::exchange(columns_, some_of(columns_));
+    const std::size_t from = std::min(deviation_, found_.end - 1),
+                      own = from - (from - found_.sequence.begin) % rows;
+    found_.heads.resize(1);
+    // What a chunk leaves shows at once in the next one.
+    if (from == own && own > found_.begin)
+      found_.begin = std::max(found_.begin, own - std::min(own, rows));
+    else
+      found_.begin = std::max(found_.begin, own);
+    found_.end = std::min(found_.end, own + rows);
+    if (found_.begin > whole.begin)
+      starts_[0] = answer_of(problem_, Interpretation(problem_),
+                             {found_.sequence, whole.begin, found_.begin, found_.heads[0], starts[0]})
+                       .state;
+    Excerpt excerpt{found_.sequence,           found_.begin, found_.end, found_.heads[0],
+                    state_before(0, columns_), columns_};
+    plain::Head head = plain::head_of(problem_, Interpretation(problem_), excerpt);
+    head.state = plain::Matrix(d_.K, columns_.size());
+    const std::vector<double> start =
+        answer_of(problem_, Interpretation(problem_),
+                  {excerpt.sequence, excerpt.begin, excerpt.begin, excerpt.head, excerpt.start, columns_})
+            .state;
+    for (std::size_t i = 0; i < start.size(); ++i)
+      head.state(i / columns_.size(), i % columns_.size()) = start[i];
+    const std::vector<plain::Chunk> chunks =
+        plain::right_chunks(head, rows, found_.begin - found_.sequence.begin);
+    std::map<std::pair<const plain::Site*, plain::Move::Source>, std::vector<plain::Matrix>> kept;
+    misreadings_.clear(), others_.clear();
+    for (const plain::MovedMatrix& moved : plain::moved_matrices(false, d_.HV > 1)) {
+      Misreading& one = misreadings_.emplace_back(
+          Misreading{0, 0, Interpretation(problem_), moved.name(), moved.meaning()});
+      one.reading.chunk_fault = ChunkFault::moved, one.reading.site = moved.site,
+      one.reading.move = moved.move;
+      one.reading.chunk = rows, one.reading.loaded = &chunks;
+      std::vector<plain::Matrix>& beside = kept[{moved.site, moved.move->source}];
+      if (beside.empty()) beside = kept_beside(problem_, one.reading, excerpt);
+      one.reading.beside = &beside;
+    }
+    Naming narrow;
+    constexpr std::size_t most_asked = 48;
+    Thresholds of_few = thresholds;
+    of_few.most_named = most_asked;
+    rank(compared(), candidates(misreadings_), of_few, threads_, narrow);
+    for (Misreading& one : misreadings_) one.reading.loaded = nullptr, one.reading.beside = nullptr;
+    found_.heads = whole.heads, found_.begin = whole.begin, found_.end = whole.end, starts_ = starts;
+    if (narrow.nearest && (!nearest_ || narrow.nearest->explained > nearest_->explained))
+      nearest_ = narrow.nearest;
+    found_.causes = std::move(narrow.causes);
+    if (!found_.causes.empty()) ask_of_all(columns);
+    columns_ = all_columns();
+    return !found_.causes.empty();
   }
 
   /// A fault of one chunk: that of the deviation, or the one before, which shows in the state behind it. Or
@@ -760,6 +827,8 @@ class FaultSearch {
   std::size_t deviation_ = 0;                ///< first token that deviates
   std::size_t limit_ = 0;                    ///< first that is not finite
   std::vector<std::size_t> columns_;         ///< of values that are looked at
+  std::vector<std::size_t> wrong_columns_;   ///< those that err, where others are right
+  std::string in_columns_;                   ///< the same in words
   std::size_t chunk_end_ = 0;                ///< of the chunk that alone is wrong, where one is
   std::string where_;                        ///< the same in words
   std::vector<KnownGates> gates_;            ///< likewise

@@ -54,7 +54,7 @@ class Ranking {
 
   void name(const std::vector<Candidate>& candidates, const std::vector<Ranked>& ranked,
             Naming& naming) const {
-    constexpr std::size_t most_compared = 20;
+    const std::size_t most_compared = std::clamp<std::size_t>(thresholds_.most_named, 20, 64);
     const Ranked& best = ranked.front();
     if (!is_cause(best, candidates[best.candidate])) {
       if (best.explained >= thresholds_.least_near) naming.nearest = cause(candidates, best);

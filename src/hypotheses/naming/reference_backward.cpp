@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "hypotheses/naming/interpretation.hpp"
+#include "hypotheses/naming/moves.hpp"
 #include "hypotheses/naming/reference_chunk.hpp"
 #include "numeric/elementary.hpp"
 
@@ -181,6 +182,17 @@ class BackwardRun {
         for (std::size_t v = 0; v < d_.V; ++v) d_state(k, v) += behind(k, v);
     const ChunkedHead& own = of_.heads_[number];
     const Matrix* const carried_by = reading_.first_head_decay ? &of_.heads_[n * d_.HV].head.g : nullptr;
+    if (reading_.move != nullptr && reading_.move->is_beside()) {
+      const std::size_t other = reading_.move->head_beside(head, d_.HV);
+      GradientReading reading = reading_, right;
+      right.site = reading.site;
+      const std::vector<Matrix> beside =
+          plain::chunk_gradient(of_.heads_[n * d_.HV + other], right,
+                                state_gradient(problem_, StateGradientOf::own, sequences[n].index, other))
+              .kept;
+      reading.beside = &beside;
+      return plain::chunk_gradient(own, reading, d_state, carried_by);
+    }
     if (!reading_.states_from_zero) return plain::chunk_gradient(own, reading_, d_state, carried_by);
     Head from_zero = own.head;
     from_zero.state = Matrix(d_.K, d_.V);

@@ -141,9 +141,12 @@ struct GradientReading {
   bool states_from_zero = false;            ///< states are computed again without the initial state
   bool first_head_decay = false;            ///< the gradient of the state decays by the gates of head 0
   StateGradientOf state_gradient = StateGradientOf::own;
+  const plain::Site* site = nullptr;  ///< a matrix, and what becomes of it
+  const plain::Move* move = nullptr;
+  const std::vector<plain::Matrix>* beside = nullptr;  ///< what another head has there
   bool is_of_chunks() const {
-    return term != Term::none || fault != BackwardFault::none || states_from_zero || first_head_decay ||
-           state_gradient != StateGradientOf::own;
+    return move != nullptr || term != Term::none || fault != BackwardFault::none || states_from_zero ||
+           first_head_decay || state_gradient != StateGradientOf::own;
   }
 
   int query_scale_power = 0;         ///< dq has the scale so many times more: -1, 0, 1

@@ -6,6 +6,7 @@
 #include <numbers>
 #include <utility>
 
+#include "hypotheses/naming/moves.hpp"
 #include "numeric/elementary.hpp"
 #include "numeric/rounding.hpp"
 
@@ -23,17 +24,6 @@ Matrix rows_of(const Matrix& from, std::size_t begin, std::size_t count) {
 void put_rows(const Matrix& part, std::size_t begin, Matrix& into) {
   for (std::size_t i = 0; i < part.rows(); ++i)
     for (std::size_t j = 0; j < part.columns(); ++j) into(begin + i, j) = part(i, j);
-}
-
-Matrix product(const Matrix& a, const Matrix& b) {
-  Matrix result(a.rows(), b.columns());
-  for (std::size_t i = 0; i < a.rows(); ++i)
-    for (std::size_t l = 0; l < a.columns(); ++l) {
-      const double factor = a(i, l);
-      if (factor == 0) continue;  // triangles are half of zeros
-      for (std::size_t j = 0; j < b.columns(); ++j) result(i, j) += factor * b(l, j);
-    }
-  return result;
 }
 
 /// factor(i, j) a(i, j)
@@ -57,27 +47,19 @@ Matrix lower(const Matrix& a, bool diagonal) {
 
 /// `sums`: G of the row before, where it goes on.
 Chunk loaded(const Head& head, std::size_t begin, std::size_t n, const Interpretation* reading = nullptr,
-             const std::vector<double>& sums = {}) {
+             const std::vector<double>& sums = {}, Moving* moving = nullptr) {
   Chunk c;
-  c.begin = begin, c.n = n, c.K = head.k.columns(), c.reading = reading;
-  c.q = rows_of(head.q, begin, n), c.k = rows_of(head.k, begin, n), c.v = rows_of(head.v, begin, n);
-  if (head.d_o.rows() > 0) c.d_o = rows_of(head.d_o, begin, n);
-  c.G = rows_of(head.g, begin, n);
+  c.begin = begin, c.n = n, c.K = head.k.columns(), c.reading = reading, c.moving = moving;
+  Matrix beta(n, 1);
+  for (std::size_t i = 0; i < n; ++i) beta(i, 0) = head.beta[begin + i];
+  c.beta = c.moved("beta", std::move(beta)).values();
+  c.G = c.moved("gate", rows_of(head.g, begin, n));
   for (std::size_t x = 0; x < sums.size(); ++x) c.G(0, x) += sums[x];
   c.sum_and_multiply_decays();
-  c.beta.assign(head.beta.begin() + static_cast<std::ptrdiff_t>(begin),
-                head.beta.begin() + static_cast<std::ptrdiff_t>(begin + n));
+  c.q = c.moved("query", rows_of(head.q, begin, n)), c.k = c.moved("key", rows_of(head.k, begin, n));
+  c.v = c.moved("value", rows_of(head.v, begin, n));
+  if (head.d_o.rows() > 0) c.d_o = rows_of(head.d_o, begin, n);
   return c;
-}
-
-/// I - L + L^2 - ... of so many terms.
-Matrix series(const Matrix& L, std::size_t terms) {
-  Matrix sum(L.rows(), L.rows());
-  for (std::size_t term = 0; term < terms; ++term) {
-    sum = weighted(product(L, sum), [](std::size_t, std::size_t) { return -1.0; });
-    for (std::size_t i = 0; i < L.rows(); ++i) sum(i, i) += 1;
-  }
-  return sum;
 }
 
 /// A(row, column) = -A(row, row) sum_m L(row, m) A(m, column), without one of the products.
@@ -147,8 +129,11 @@ Matrix inverse(const Chunk& c) {
   return A;
 }
 
-void score(Chunk& c, double scale) {
+void multiply_scores(Chunk& c, double scale) {
   c.L = c.Aqk = Matrix(c.n, c.n);
+  const Matrix q_of_scores = c.moved("query_of_scores", c.q), k_within = c.moved("key_within", c.k),
+               k_of_scores = c.moved("key_of_scores", k_within), k_of_rows = c.moved("key_of_rows", c.k),
+               k_of_columns = c.moved("key_of_columns", k_within);
   std::vector<double> of_q(c.K), of_k(c.K);
   const bool is_plain = !c.changes_decay(ChunkTerm::Aqk) && !c.changes_decay(ChunkTerm::L);
   std::vector<std::size_t> key_of_q(c.K), key_of_k(c.K), decay_of_q(c.K), decay_of_k(c.K);
@@ -162,9 +147,9 @@ void score(Chunk& c, double scale) {
       const double* const decay = c.between(i, j);
       double qk = 0, kk = 0;
       for (std::size_t x = 0; x < c.K; ++x) {
-        const double q = of_q[x] * c.q(i, x) * c.k(j, key_of_q[x]),
-                     k = of_k[x] * c.k(i, x) * c.k(j, key_of_k[x]), of_scores = decay[decay_of_q[x]],
-                     of_L = decay[decay_of_k[x]];
+        const double q = of_q[x] * q_of_scores(i, x) * k_of_scores(j, key_of_q[x]),
+                     k = of_k[x] * k_of_rows(i, x) * k_of_columns(j, key_of_k[x]),
+                     of_scores = decay[decay_of_q[x]], of_L = decay[decay_of_k[x]];
         qk += q * (is_plain ? of_scores : c.decay(ChunkTerm::Aqk, x, of_scores));
         kk += k * (is_plain ? of_L : c.decay(ChunkTerm::L, x, of_L));
       }
@@ -180,9 +165,13 @@ void score(Chunk& c, double scale) {
       for (std::size_t x = 0; x < c.K; ++x)
         c.Aqk(i, j) += scale * c.q(i, x) * c.k(j, x) * numeric::exp(c.G(i, x) - c.G(j, x));
   }
-  c.Aqk = c.with_block(ChunkTerm::Aqk, std::move(c.Aqk)), c.L = c.with_block(ChunkTerm::L, std::move(c.L));
+}
+
+void invert(Chunk& c) {
+  c.Aqk = c.moved("scores", c.with_block(ChunkTerm::Aqk, std::move(c.Aqk)));
+  c.L = c.moved("L", c.with_block(ChunkTerm::L, std::move(c.L)));
   c.A = inverse(c);
-  c.A = c.with_block(ChunkTerm::A, c.rounded(ChunkTerm::A, faulty_inverse(c)));
+  c.A = c.moved("inverse", c.with_block(ChunkTerm::A, c.rounded(ChunkTerm::A, faulty_inverse(c))));
 }
 
 /// k, as a term reads it.
@@ -201,8 +190,10 @@ std::size_t carried_by(const Chunk& c) {
 
 /// The state after the chunk.
 Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
-  score(c, head.scale);
-  c.h = state;
+  const Site::From from = c.A.rows() > 0 ? c.reading->site->from : Site::From::inputs;
+  if (from <= Site::From::scores) multiply_scores(c, head.scale);
+  if (from <= Site::From::inverse) invert(c);
+  c.h = c.moved("h", state);
   c.raised = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.from_start(i, x); });
   c.lowered = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.to_end(i, x); });
   const Matrix of_v = weighted(c.v, [&](std::size_t i, std::size_t) { return c.weight(ChunkTerm::u, i); }),
@@ -213,14 +204,15 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
                                 c.is(ChunkFault::w_lowered) ? c.to_end(i, of) : c.from_start(i, of));
                });
   const auto solved = [&](ChunkTerm term, const Matrix& of) {
-    return c.rounded(term, weighted(product(c.A, of), [&](std::size_t i, std::size_t x) {
+    const Matrix A = c.moved(term == ChunkTerm::u ? "inverse_of_u" : "inverse_of_w", c.A);
+    return c.rounded(term, weighted(product(A, of), [&](std::size_t i, std::size_t x) {
                        return c.is(term, TermFault::weighted_behind)  ? c.beta[i]
                               : c.is(term, TermFault::decayed_behind) ? c.from_start(i, x)
                                                                       : 1;
                      }));
   };
-  c.w = c.is(ChunkFault::w_unsolved) ? of_k : solved(ChunkTerm::w, of_k);
-  c.u = c.is(ChunkFault::u_unsolved) ? of_v : solved(ChunkTerm::u, of_v);
+  c.w = c.moved("w", c.is(ChunkFault::w_unsolved) ? of_k : solved(ChunkTerm::w, of_k));
+  c.u = c.moved("u", c.is(ChunkFault::u_unsolved) ? of_v : solved(ChunkTerm::u, of_v));
   if (c.is(ChunkFault::u_without_own)) add(c.u, of_v, -1);
   c.v_new = c.u;
   add(c.v_new,
@@ -229,42 +221,48 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
                                                           return c.factor(ChunkTerm::prediction, x,
                                                                           head.scale);
                                                         }),
-                                               c.read(ChunkTerm::prediction, state))),
+                                               c.read(ChunkTerm::prediction, c.moved("h_of_w", c.h)))),
       -1);
-  c.v_new = c.rounded(ChunkTerm::v_new, std::move(c.v_new));
+  c.v_new = c.moved("v_new", c.rounded(ChunkTerm::v_new, std::move(c.v_new)));
+  Matrix carry(c.K, 1);
+  for (std::size_t x = 0; x < c.K; ++x) carry(x, 0) = c.from_start(carried_by(c), x);
+  carry = c.moved("carry", std::move(carry));
   Matrix after = weighted(state, [&](std::size_t x, std::size_t y) {
     if (c.is(ChunkFault::carry_of_last_gate) && c.n > 1)
       return c.from_start(c.n - 1, x) / c.from_start(c.n - 2, x);
     x = c.of_decay(ChunkTerm::carry, x);
     return c.factor(ChunkTerm::carry, x, head.scale) *
-           c.decay(ChunkTerm::carry, x,
-                   c.from_start(carried_by(c), c.is(ChunkFault::carry_by_column) && y < c.K ? y : x));
+           c.decay(ChunkTerm::carry, x, carry(c.is(ChunkFault::carry_by_column) && y < c.K ? y : x, 0));
   });
-  const Matrix written = weighted(keys(c, ChunkTerm::writes), [&](std::size_t i, std::size_t x) {
+  Matrix written = weighted(keys(c, ChunkTerm::writes), [&](std::size_t i, std::size_t x) {
     const bool is_lost = c.is(ChunkFault::last_row_lost) && i + 1 == c.n;
     return (is_lost ? 0 : 1) * c.factor(ChunkTerm::writes, x, head.scale) *
            (c.is(ChunkTerm::writes, TermFault::weighted) ? c.beta[i] : 1) *
            c.decay(ChunkTerm::writes, x, c.to_end(i, c.of_decay(ChunkTerm::writes, x)));
   });
-  add(after, product(transposed(written),
-                     c.rounded(ChunkTerm::writes, c.is(ChunkFault::writes_unerased) ? c.u : c.v_new)));
+  written = c.moved("written", std::move(written));
+  add(after,
+      product(transposed(written),
+              c.moved("v_new_of_writes",
+                      c.rounded(ChunkTerm::writes, c.is(ChunkFault::writes_unerased) ? c.u : c.v_new))));
   if (c.is(ChunkFault::output_unerased)) c.v_new = c.u;
   if (c.is(ChunkFault::output_uncorrected)) c.v_new = of_v;
-  return after;
+  return c.moved("state", std::move(after));
 }
 
 /// o = scale q exp(G) h + Aqk v_new
 Matrix output(const Chunk& c, const Matrix& h, double scale) {
-  const Matrix raised = weighted(c.q, [&](std::size_t i, std::size_t x) {
+  Matrix raised = weighted(c.q, [&](std::size_t i, std::size_t x) {
     double decay = c.from_start(i, c.of_decay(ChunkTerm::readout, x));
     if (c.is(ChunkFault::query_exclusive)) decay = i > 0 ? c.from_start(i - 1, x) : 1;
     if (c.is(ChunkFault::query_behind)) decay *= c.to_end_from_start(x);
     return c.factor(ChunkTerm::readout, x, scale) * c.decay(ChunkTerm::readout, x, decay);
   });
-  Matrix o = product(c.Aqk, c.v_new);
+  raised = c.moved("raised_query", std::move(raised));
+  Matrix o = product(c.Aqk, c.moved("v_new_of_o", c.v_new));
   if (!(c.is(ChunkFault::first_chunk_alone) && c.begin == 0))
-    add(o, product(raised, c.read(ChunkTerm::readout, h)), scale);
-  return o;
+    add(o, product(raised, c.read(ChunkTerm::readout, c.moved("h_of_o", h))), scale);
+  return c.moved("o", std::move(o));
 }
 
 Matrix in_bf16(Matrix a) {
@@ -278,52 +276,70 @@ class ChunkGradient {
  public:
   /// `entered`: the state that B3 takes for the one that entered the chunk; `behind`: that leaves it.
   ChunkGradient(const Chunk& chunk, const ChunkedHead& of, const GradientReading& reading,
-                const Matrix& leaving, const Matrix& entered, const Matrix& behind)
+                const Matrix& leaving, const Matrix& entered, const Matrix& behind, Moving* moving)
       : c_(chunk),
+        moving_(moving),
         scale_(of.head.scale),
         chunk_size_(of.chunk_size),
         reading_(reading),
         fault_(reading.fault),
         leaving_(leaving),
-        rounded_(fault_ == BackwardFault::carry_read_in_bf16 ? in_bf16(leaving) : Matrix()),
-        dh_(fault_ == BackwardFault::carry_read_in_bf16 ? rounded_ : leaving),
-        h_(entered),
+        dh_(moved("dh", fault_ == BackwardFault::carry_read_in_bf16 ? in_bf16(leaving) : leaving)),
+        dh_of_keys_(moved("dh_of_keys", dh_)),
+        h_(moved("h_backwards", entered)),
+        d_o_(moved("do", chunk.d_o)),
+        v_new_(moved("v_new_backwards", chunk.v_new)),
+        value_(moved("value_backwards", chunk.v)),
+        value_of_beta_(moved("value_of_dbeta", value_)),
+        A_(moved("inverse_backwards", chunk.A)),
         behind_(behind) {}
 
   /// Returns the gradient of the state that enters it. `carry`: of the state, by channel.
   Matrix run(const std::vector<double>& carry, HeadGradient& into) {
     // B1
-    dAqk_ = scaled(Term::dAqk,
-                   lower(product(c_.d_o, transposed(fault_ == BackwardFault::scores_of_u ? c_.u : c_.v_new)),
-                         fault_ != BackwardFault::scores_strict));
+    dAqk_ = moved(
+        "dAqk", scaled(Term::dAqk,
+                       lower(product(d_o_, transposed(fault_ == BackwardFault::scores_of_u ? c_.u : v_new_)),
+                             fault_ != BackwardFault::scores_strict)));
     const Matrix local =
-        scaled(Term::dv_scores,
-               product(transposed(lower(c_.Aqk, fault_ != BackwardFault::local_masked)), c_.d_o), 1);
+        moved("dv_scores",
+              scaled(Term::dv_scores,
+                     product(transposed(lower(c_.Aqk, fault_ != BackwardFault::local_masked)), d_o_), 1));
     // B2
     Matrix dv = local;
     add(dv, product(decays(Term::dv_state) ? c_.lowered : c_.k, dh_), factor(Term::dv_state));
+    dv = moved("dv_new", std::move(dv));
     Matrix entering = weighted(leaving_, [&](std::size_t x, std::size_t y) {
       if (fault_ == BackwardFault::carry_by_column && y < c_.K) x = y;
       return factor(Term::dh_carry) * (decays(Term::dh_carry) ? carry[x] : 1);
     });
     const Matrix raised_q = weighted(
         c_.q, [&](std::size_t i, std::size_t x) { return decays(Term::dh_query) ? c_.from_start(i, x) : 1; });
-    add(entering, product(transposed(raised_q), c_.d_o), scale_ * factor(Term::dh_query));
+    add(entering, product(transposed(raised_q), d_o_), scale_ * factor(Term::dh_query));
     add(entering,
         product(transposed(fault_ == BackwardFault::prediction_by_writes ? c_.lowered : c_.w),
                 fault_ == BackwardFault::prediction_of_scores ? local : dv),
         -factor(Term::dh_prediction));
     through_state(dv, local, entering);
     within();
+    G_ = moved("dG", std::move(G_));
     cumulate();
     if (fault_ == BackwardFault::value_unsolved) v_ = dv;
+    q_ = moved("dq", std::move(q_)), k_ = moved("dk", std::move(k_)), v_ = moved("dv", std::move(v_));
+    G_ = moved("dg", std::move(G_));
+    Matrix beta(c_.n, 1);
+    for (std::size_t i = 0; i < c_.n; ++i) beta(i, 0) = beta_[i];
+    beta_ = moved("dbeta", std::move(beta)).values();
     put_rows(q_, c_.begin, into.q), put_rows(k_, c_.begin, into.k), put_rows(v_, c_.begin, into.v);
     put_rows(G_, c_.begin, into.g);
     std::copy(beta_.begin(), beta_.end(), into.beta.begin() + static_cast<std::ptrdiff_t>(c_.begin));
-    return entering;
+    return moved("dstate", std::move(entering));
   }
 
  private:
+  Matrix moved(std::string_view site, Matrix matrix) const {
+    return moving_ == nullptr ? matrix : (*moving_)(site, std::move(matrix), c_);
+  }
   bool is(Term term, TermFault change) const { return reading_.term == term && reading_.change == change; }
   /// What a term is multiplied by.
   double factor(Term term) const { return reading_.term == term ? factor_of(reading_.change, scale_) : 1; }
@@ -346,28 +362,29 @@ class ChunkGradient {
 
   /// B3
   void through_state(const Matrix& dv, const Matrix& local, const Matrix& entering) {
-    q_ = weighted(product(c_.d_o, transposed(fault_ == BackwardFault::state_behind ? behind_ : h_)),
+    q_ = weighted(product(d_o_, transposed(fault_ == BackwardFault::state_behind ? behind_ : h_)),
                   [&](std::size_t i, std::size_t x) {
                     return scale_ * factor(Term::dq_state) *
                            (decays(Term::dq_state) ? c_.from_start(i, x) : 1);
                   });
-    k_ = weighted(product(fault_ == BackwardFault::writes_unerased ? c_.u : c_.v_new,
-                          transposed(fault_ == BackwardFault::gradient_before ? entering : dh_)),
+    k_ = weighted(product(fault_ == BackwardFault::writes_unerased ? c_.u : v_new_,
+                          transposed(fault_ == BackwardFault::gradient_before ? entering : dh_of_keys_)),
                   [&](std::size_t i, std::size_t x) {
                     const double decay = fault_ == BackwardFault::key_raised ? c_.from_start(i, x)
                                          : tail_is_lost()                    ? numeric::exp(-c_.G(i, x))
                                                                              : c_.to_end(i, x);
                     return factor(Term::dk_state) * (decays(Term::dk_state) ? decay : 1);
                   });
-    const Matrix dw = scaled(Term::dw, product(dv, transposed(h_)), -1);
-    Matrix dA = scaled(Term::dA_v, product(dv, transposed(c_.v)), 1);
+    const Matrix dw = moved("dw", scaled(Term::dw, product(dv, transposed(h_)), -1));
+    Matrix dA = scaled(Term::dA_v, product(dv, transposed(value_)), 1);
     add(dA, product(dw, transposed(decays(Term::dA_w) ? c_.raised : c_.k)), factor(Term::dA_w));
     const bool by_row = fault_ == BackwardFault::row_beta;
     dA = lower(weighted(dA, [&](std::size_t i, std::size_t j) { return weight(Term::dA, by_row ? i : j); }),
                false);
-    const Matrix At = fault_ == BackwardFault::never_transposed ? c_.A : transposed(c_.A),
-                 dvb = product(fault_ == BackwardFault::value_not_transposed ? c_.A : At, dv);
-    Matrix dkb = product(fault_ == BackwardFault::key_not_transposed ? c_.A : At, dw);
+    dA = moved("dA", std::move(dA));
+    const Matrix At = fault_ == BackwardFault::never_transposed ? A_ : transposed(A_),
+                 dvb = moved("dvb", product(fault_ == BackwardFault::value_not_transposed ? A_ : At, dv));
+    Matrix dkb = moved("dkb", product(fault_ == BackwardFault::key_not_transposed ? A_ : At, dw));
     if (fault_ == BackwardFault::key_w_of_first_tile)
       dkb = weighted(std::move(dkb),
                      [&](std::size_t, std::size_t x) { return is_among(Channels::first, x, c_.K) ? 1 : 0; });
@@ -375,8 +392,7 @@ class ChunkGradient {
     if (fault_ == BackwardFault::value_masked) {
       const auto own = [&](std::size_t i, std::size_t) { return c_.Aqk(i, i); };
       add(v_,
-          weighted(product(At, weighted(c_.d_o, own)),
-                   [&](std::size_t i, std::size_t) { return c_.beta[i]; }),
+          weighted(product(At, weighted(d_o_, own)), [&](std::size_t i, std::size_t) { return c_.beta[i]; }),
           -1);
     }
     if (fault_ == BackwardFault::value_without_state)
@@ -396,7 +412,7 @@ class ChunkGradient {
     const double of_w = is_lost ? 0 : factor(Term::dbeta_w);
     for (std::size_t i = 0; i < c_.n; ++i) {
       for (std::size_t y = 0; y < dvb.columns(); ++y)
-        beta_[i] += factor(Term::dbeta_v) * dvb(i, y) * c_.v(i, y);
+        beta_[i] += factor(Term::dbeta_v) * dvb(i, y) * value_of_beta_(i, y);
       for (std::size_t x = 0; x < c_.K; ++x) {
         const double raised = c_.raised(i, x);
         if (fault_ != BackwardFault::beta_of_half || 2 * x < c_.K)
@@ -411,7 +427,7 @@ class ChunkGradient {
     }
     for (std::size_t x = 0; x < c_.K && last < c_.n; ++x) {
       double sum = 0;
-      for (std::size_t y = 0; y < h_.columns(); ++y) sum += h_(x, y) * dh_(x, y);
+      for (std::size_t y = 0; y < h_.columns(); ++y) sum += h_(x, y) * dh_of_keys_(x, y);
       G_(last, x) +=
           factor(Term::dGn_state) * (decays(Term::dGn_state) ? c_.from_start(c_.n - 1, x) : 1) * sum;
     }
@@ -427,9 +443,9 @@ class ChunkGradient {
   void find_key_products(const Matrix& At, const Matrix& dA) {
     const bool first_is_not =
         fault_ == BackwardFault::not_transposed || fault_ == BackwardFault::second_transposed;
-    Matrix product_of = product(first_is_not ? c_.A : At, dA);
+    Matrix product_of = product(first_is_not ? A_ : At, dA);
     if (fault_ != BackwardFault::one_sided)
-      product_of = product(product_of, fault_ == BackwardFault::not_transposed ? c_.A : At);
+      product_of = product(product_of, fault_ == BackwardFault::not_transposed ? A_ : At);
     dL_ = scaled(Term::dAkk, lower(product_of, fault_ == BackwardFault::inclusive_mask), -1);
     constexpr std::size_t side = 16;
     if (fault_ == BackwardFault::blocks_apart)
@@ -438,6 +454,7 @@ class ChunkGradient {
 
   /// B4
   void within() {
+    dL_ = moved("dAkk", std::move(dL_));
     Matrix of_query(c_.n, c_.K), rows(c_.n, c_.K), columns(c_.n, c_.K);
     const std::vector<double> one(c_.K, 1.0);
     const auto decay = [&](Term term, std::size_t i, std::size_t j) {
@@ -458,6 +475,8 @@ class ChunkGradient {
           columns(j, x) += scores * c_.q(i, x) * D_scores[x] + keys * c_.k(i, x) * D_keys[x];
         }
       }
+    of_query = moved("dq_scores", std::move(of_query)), rows = moved("dk_rows", std::move(rows));
+    columns = moved("dk_columns", std::move(columns));
     const double of_rows = fault_ == BackwardFault::key_prediction_lost ? 0 : factor(Term::dk_rows);
     for (std::size_t i = 0; i < c_.n; ++i)
       for (std::size_t x = 0; x < c_.K; ++x) {
@@ -494,13 +513,14 @@ class ChunkGradient {
   }
 
   const Chunk& c_;
+  Moving* const moving_;
   const double scale_;
   const std::size_t chunk_size_;
   const GradientReading& reading_;
   const BackwardFault fault_;
   const Matrix& leaving_;
-  const Matrix rounded_;  ///< as products read it, where that is not as it is
-  const Matrix &dh_, &h_, &behind_;
+  const Matrix dh_, dh_of_keys_, h_, d_o_, v_new_, value_, value_of_beta_, A_;  ///< as products read them
+  const Matrix& behind_;
   Matrix dAqk_, dL_, q_, k_, v_, G_;
   std::vector<double> beta_;
 };
@@ -542,11 +562,31 @@ void cumulate_over(const std::vector<Chunk>& chunks, Matrix& g) {
 
 }  // namespace
 
+Matrix product(const Matrix& a, const Matrix& b) {
+  Matrix result(a.rows(), b.columns());
+  for (std::size_t i = 0; i < a.rows(); ++i)
+    for (std::size_t l = 0; l < a.columns(); ++l) {
+      const double factor = a(i, l);
+      if (factor == 0) continue;  // triangles are half of zeros
+      for (std::size_t j = 0; j < b.columns(); ++j) result(i, j) += factor * b(l, j);
+    }
+  return result;
+}
+
 Matrix transposed(const Matrix& a) {
   Matrix result(a.columns(), a.rows());
   for (std::size_t i = 0; i < a.rows(); ++i)
     for (std::size_t j = 0; j < a.columns(); ++j) result(j, i) = a(i, j);
   return result;
+}
+
+Matrix series(const Matrix& L, std::size_t terms) {
+  Matrix sum(L.rows(), L.rows());
+  for (std::size_t term = 0; term < terms; ++term) {
+    sum = weighted(product(L, sum), [](std::size_t, std::size_t) { return -1.0; });
+    for (std::size_t i = 0; i < L.rows(); ++i) sum(i, i) += 1;
+  }
+  return sum;
 }
 
 Matrix Chunk::read(ChunkTerm term, const Matrix& state) const {
@@ -570,9 +610,14 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
   HeadAnswer answer{Matrix(tokens, head.v.columns()), head.state};
   if (reading.chunk_fault == ChunkFault::state_of_before) earlier.push_back(head.state);
   std::vector<double> sums;
-  for (std::size_t begin = 0, end; begin < tokens; begin = end) {
+  Moving moving(reading.site, reading.move, chunk_size, reading.beside);
+  Moving* const moves = reading.site != nullptr ? &moving : nullptr;
+  for (std::size_t begin = 0, end, number = 0; begin < tokens; begin = end, ++number) {
     end = std::min(tokens, begin + chunk_size - (begin == 0 ? first_row % chunk_size : 0));
-    Chunk chunk = loaded(head, begin, end - begin, &reading, sums);
+    const bool is_known = reading.loaded != nullptr && reading.site->from != Site::From::inputs;
+    Chunk chunk =
+        is_known ? (*reading.loaded)[number] : loaded(head, begin, end - begin, &reading, sums, moves);
+    chunk.reading = &reading, chunk.moving = moves;
     const bool is_late = reading.chunk_fault == ChunkFault::initial_state_late && begin == 0;
     const Matrix entering = is_late ? Matrix(chunk.K, head.v.columns()) : answer.state;
     answer.state = forwards(chunk, head, entering);
@@ -581,11 +626,27 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
           weighted(head.state, [&](std::size_t x, std::size_t) { return chunk.to_end_from_start(x); }));
     for (std::size_t x = 0; x < chunk.K && reading.chunk_fault == ChunkFault::sums_over_chunks; ++x)
       sums.resize(chunk.K), sums[x] = chunk.G(chunk.n - 1, x);
-    earlier.push_back(reading.chunk_fault == ChunkFault::state_of_after ? answer.state : entering);
+    earlier.push_back(reading.chunk_fault == ChunkFault::state_of_after ? answer.state : chunk.h);
     put_rows(output(chunk, earlier.front(), head.scale), begin, answer.o);
     earlier.pop_front();
   }
+  answer.kept = std::move(moving.kept);
   return answer;
+}
+
+std::vector<Chunk> right_chunks(const Head& head, std::size_t chunk_size, std::size_t first_row) {
+  std::vector<Chunk> chunks;
+  Matrix state = head.state;
+  for (std::size_t begin = 0, end; begin < head.k.rows(); begin = end) {
+    end = std::min(head.k.rows(), begin + chunk_size - (begin == 0 ? first_row % chunk_size : 0));
+    chunks.push_back(loaded(head, begin, end - begin));
+    state = forwards(chunks.back(), head, state);
+  }
+  return chunks;
+}
+
+Matrix Chunk::moved(std::string_view site, Matrix matrix) const {
+  return moving == nullptr ? matrix : (*moving)(site, std::move(matrix), *this);
 }
 
 void Chunk::sum_and_multiply_decays() {
@@ -597,11 +658,12 @@ void Chunk::sum_and_multiply_decays() {
                                                             : n;
   for (std::size_t i = 1; i < n; ++i)
     for (std::size_t x = 0; x < K && i % anew != 0; ++x) G(i, x) += G(i - 1, x);
+  G = moved("sums", std::move(G));
   starts = ends = Matrix(n, K);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t x = 0; x < K; ++x)
       starts(i, x) = across(G(i, x)), ends(i, x) = across(G(end(), x) - G(i, x));
-  decays.assign(n * n * K, 1.0);
+  std::vector<double> all(n * n * K, 1.0);
   std::vector<double> step(K);
   for (std::size_t i = 1; i < n; ++i) {
     // From row to row it is a product, as an exponential of each pair takes too long.
@@ -610,19 +672,19 @@ void Chunk::sum_and_multiply_decays() {
       step[x] = is(ChunkFault::exp2_within) ? numeric::exp2(gate) : numeric::exp(gate);
     }
     for (std::size_t j = 0; j < i; ++j)
-      for (std::size_t x = 0; x < K; ++x)
-        decays[(i * n + j) * K + x] = decays[((i - 1) * n + j) * K + x] * step[x];
+      for (std::size_t x = 0; x < K; ++x) all[(i * n + j) * K + x] = all[((i - 1) * n + j) * K + x] * step[x];
   }
-  if (is(ChunkFault::anchors_apart)) part_anchors();
+  if (is(ChunkFault::anchors_apart)) part_anchors(all);
+  decays = std::make_shared<const std::vector<double>>(std::move(all));
 }
 
-void Chunk::part_anchors() {
+void Chunk::part_anchors(std::vector<double>& all) const {
   constexpr std::size_t side = 16;
   for (std::size_t i = side; i < n; ++i) {
     const std::size_t first = i / side * side;
     for (std::size_t x = 0; x < K; ++x) {
       const double undone = numeric::exp(G(first - 1, x) - G(first, x));
-      for (std::size_t j = 0; j < first; ++j) decays[(i * n + j) * K + x] *= undone;
+      for (std::size_t j = 0; j < first; ++j) all[(i * n + j) * K + x] *= undone;
     }
   }
 }
@@ -676,13 +738,15 @@ HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& readin
   HeadGradient gradient{Matrix(tokens, K), Matrix(tokens, K), Matrix(tokens, V),
                         Matrix(tokens, K), d_state,           std::vector<double>(tokens)};
   const GradientReading right;
+  Moving moving(reading.site, reading.move, of.chunk_size, reading.beside);
   for (std::size_t i = chunks.size(); i-- > 0;) {
     const GradientReading& here = reading.only_chunk.value_or(i) == i ? reading : right;
     if (here.fault == BackwardFault::carry_in_bf16) gradient.state = in_bf16(std::move(gradient.state));
     const Matrix leaving = gradient.state;
     const Matrix& behind = i + 1 < chunks.size() ? chunks[i + 1].h : of.state;
     const Matrix& entered = chunks[here.fault == BackwardFault::state_before && i > 0 ? i - 1 : i].h;
-    gradient.state = ChunkGradient(chunks[i], of, here, leaving, entered, behind)
+    Moving* const moves = here.site != nullptr ? &moving : nullptr;
+    gradient.state = ChunkGradient(chunks[i], of, here, leaving, entered, behind, moves)
                          .run(carry_of(of, i, here.fault, carried_by), gradient);
     if (here.fault == BackwardFault::carry_stored_in_bf16)
       gradient.state = in_bf16(std::move(gradient.state));
@@ -697,6 +761,7 @@ HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& readin
   }
   if (reading.fault == BackwardFault::first_token)
     for (std::size_t x = 0; tokens > 0 && x < K; ++x) gradient.g(0, x) = 0;
+  gradient.kept = std::move(moving.kept);
   return gradient;
 }
 

@@ -4,12 +4,16 @@
 
 #include <cstddef>
 #include <deque>
+#include <memory>
+#include <string_view>
 #include <vector>
 
 #include "hypotheses/naming/interpretation.hpp"
 #include "hypotheses/naming/reference_backward.hpp"
 
 namespace kda_check::hypotheses::plain {
+
+class Moving;
 
 class Matrix {
  public:
@@ -28,6 +32,9 @@ class Matrix {
 };
 
 Matrix transposed(const Matrix& a);
+Matrix product(const Matrix& a, const Matrix& b);
+/// I - L + L^2 - ... of so many terms.
+Matrix series(const Matrix& L, std::size_t terms);
 
 /// What the recurrence reads: q, k, g [tokens][K] (k and q after the norm, q without scale, g the natural log
 /// of the decay), v and d_o [tokens][V], beta [tokens], states [K][V].
@@ -44,6 +51,7 @@ Head head_of(const kda::Problem& problem, const Interpretation& reading, const E
 struct HeadGradient {
   Matrix q, k, v, g, state;
   std::vector<double> beta;
+  std::vector<Matrix> kept = {};  ///< what a moved matrix was, by chunk
 };
 
 bool is_among(Channels some, std::size_t channel, std::size_t K);
@@ -54,6 +62,7 @@ std::size_t in_first_tile(std::size_t channel, std::size_t K);
 /// it says of the chunk form.
 struct HeadAnswer {
   Matrix o, state;
+  std::vector<Matrix> kept = {};  ///< what a moved matrix was, by chunk
 };
 /// `earlier`: states that o reads where it is taken for chunks before its own, the first chunk's the oldest.
 HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t first_row,
@@ -66,14 +75,17 @@ struct Chunk {
   Matrix q, k, v, d_o, G;
   Matrix starts, ends;  ///< exp(G), exp(G_n - G)
   std::vector<double> beta;
-  Matrix L, A, Aqk;            ///< A = (I + L)^-1; scores with scale
-  Matrix raised;               ///< k exp(G)
-  Matrix lowered;              ///< k exp(G_n - G)
-  Matrix u, w, v_new, h;       ///< h enters the chunk
-  std::vector<double> decays;  ///< [n][n][K], of rows from rows before them
+  Matrix L, A, Aqk;       ///< A = (I + L)^-1; scores with scale
+  Matrix raised;          ///< k exp(G)
+  Matrix lowered;         ///< k exp(G_n - G)
+  Matrix u, w, v_new, h;  ///< h enters the chunk
+  /// [n][n][K], of rows from rows before them; of copies, too.
+  std::shared_ptr<const std::vector<double>> decays;
+  Moving* moving = nullptr;  ///< what is read from elsewhere, if anything is
 
   /// exp(G_i - G_j), of K channels.
-  const double* between(std::size_t i, std::size_t j) const { return &decays[(i * n + j) * K]; }
+  const double* between(std::size_t i, std::size_t j) const { return &(*decays)[(i * n + j) * K]; }
+  Matrix moved(std::string_view site, Matrix matrix) const;
   double to_end(std::size_t i, std::size_t c) const { return ends(i, c); }
   double from_start(std::size_t i, std::size_t c) const { return starts(i, c); }
   std::size_t end() const { return n - (is(ChunkFault::end_of_row_before) && n > 1 ? 2 : 1); }
@@ -116,9 +128,12 @@ struct Chunk {
   }
 
  private:
-  void part_anchors();
+  void part_anchors(std::vector<double>& all) const;
   double across(double sum) const;
 };
+
+/// Chunks as they are rightly, of a head that chunk_answer gets.
+std::vector<Chunk> right_chunks(const Head& head, std::size_t chunk_size, std::size_t first_row);
 
 /// A head with its forward pass, which all its backward passes share.
 struct ChunkedHead {
