@@ -306,11 +306,15 @@ class FaultSearch {
     of_few.most_named = most_asked;
     rank(compared(), candidates(misreadings_), of_few, threads_, narrow);
     for (Misreading& one : misreadings_) one.reading.loaded = nullptr, one.reading.beside = nullptr;
+    std::optional<Cause> near = narrow.causes.empty() ? narrow.nearest : narrow.causes.front();
+    if (near)
+      near->meaning += fmt::format(", in tokens {}..{} of head {}", found_.begin - found_.sequence.begin,
+                                   found_.end - found_.sequence.begin - 1, found_.heads[0]);
     found_.heads = whole.heads, found_.begin = whole.begin, found_.end = whole.end, starts_ = starts;
-    if (narrow.nearest && (!nearest_ || narrow.nearest->explained > nearest_->explained))
-      nearest_ = narrow.nearest;
     found_.causes = std::move(narrow.causes);
     if (!found_.causes.empty()) ask_of_all(columns);
+    if (found_.causes.empty() && near && (!nearest_ || near->explained > nearest_->explained))
+      nearest_ = near;
     columns_ = all_columns();
     return !found_.causes.empty();
   }
