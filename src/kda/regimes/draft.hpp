@@ -28,6 +28,7 @@ enum class Stream : std::uint16_t {
   state_gradient,
   erase,
   write,
+  column,  ///< what elements of a column of v have in common
 };
 
 /// Of gates with a lower bound, unless a regime has its own.
