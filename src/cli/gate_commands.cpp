@@ -34,7 +34,7 @@ Exit codes: those of the run; 3 when the reports are not the shards of one run, 
 )";
 
 constexpr char selftest_footer[] =
-    R"(Wrong kernels (docs/selftest.md) are judged as variants are: against the oracle and under the invariants. Each must be
+    R"(Wrong kernels (docs/developing.md) are judged as variants are: against the oracle and under the invariants. Each must be
 caught by a line of @ci, each fault on one problem at twice the share that `power` says is seen there, and at half of it
 must pass. So must every variant that can run here, @ci on one thread and on two. With names, those wrong kernels alone are
 tried, and variants on the one problem.
@@ -89,7 +89,7 @@ int selftest_main(const Words& words) {
                 selftest_footer);
   bool production = false;
   Names mutants;
-  parser.positionals(mutants, "NAME...", "These wrong kernels alone (docs/selftest.md)");
+  parser.positionals(mutants, "NAME...", "These wrong kernels alone (docs/developing.md)");
   parser.flag("--production", production,
               "Instead: the faults of `power` on a problem of the shape of production, without @ci");
   add_output_options(parser, output);

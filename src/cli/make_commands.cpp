@@ -14,7 +14,7 @@ namespace {
 
 constexpr char make_footer[] =
     R"(A regime is NAME or NAME:key=value,key=value (kda-check list regimes). All take B, T, H, HV, K, V, C, seed and dtype
-(fp32); the same words give the same file. What each must show: docs/regimes.md.
+(fp32); the same words give the same file. What each must show: docs/scenarios.md.
 
 Examples:
   kda-check make corr_keys -o corr.h5

@@ -105,7 +105,7 @@ struct RunOptions {
         "--external", "COMMAND",
         [&](const std::string& command) { external.command = command, has_external = true; },
         "A program of yours that answers beside the variants: it reads the fixture {in} and writes\n"
-        "the fixture {out} (docs/external.md)");
+        "the fixture {out} (docs/file-format.md)");
     parser.value("--external-name", "NAME", external.name, "What reports call it (default: external)");
     parser.number(
         "--external-timeout", 1, 86400,

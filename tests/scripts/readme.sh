@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# readme.sh PROGRAM SOURCE: runs every command of the blocks of README.md and docs/*.md that begin with "```sh run", each as a
-# line by itself, those of a document one after the other in a folder of their own. Words behind two spaces or more say
-# what it does and are not part of it. A command must exit with 0, or with the code that its words name as "(exit code N)";
-# those that name a GPU are run where one is, those of Python where numpy and pytest are. A block that begins with
-# "```python file NAME" is the file NAME of that folder. Links must lead somewhere, to a heading where they name one.
+# readme.sh PROGRAM SOURCE [DOCUMENT...]: runs every command of the blocks of README.md and docs/*.md that begin with
+# "```sh run", each as a line by itself, in a folder for each document. Words behind two spaces or more are not part of it.
+# It must exit with 0, or with the code of "(exit code N)"; a GPU, numpy and pytest are used where they are. A block that begins
+# with "```python file NAME" is a file of that folder. Links must lead somewhere, to a heading where they name one.
 set -euo pipefail
 program=$1 source=$2
 folder=$(mktemp -d)
@@ -13,6 +12,7 @@ mkdir bin
 ln -s "$program" bin/kda-check
 export PATH="$folder/bin:$PATH"
 documents=("$source/README.md" "$source"/docs/*.md)
+[ $# -le 2 ] || documents=("${@:3}")
 
 has_gpu=0 count=0 failures=0
 fail() { failures=$((failures + 1)); printf '%s\n' "$*" >&2; }
@@ -30,8 +30,7 @@ run_line() {
     fail "$document: exit code $code: $command"$'\n'"$(tail -n 4 out; tail -n 4 err)"
 }
 
-has_python=0
-if python3 -c 'import numpy, pytest' 2>/dev/null; then has_python=1; fi
+python3 -c 'import numpy, pytest' 2>/dev/null && has_python=1 || has_python=0
 export PYTHONPATH=$source/python KDA_CHECK_PROGRAM=$program PYTEST_ADDOPTS="-p no:cacheprovider"
 if kda-check run tails:T=16 --variant gpu-recurrent --require gpu >/dev/null 2>&1; then has_gpu=1; fi
 for path in "${documents[@]}"; do
@@ -73,11 +72,7 @@ headings() {  # of a document, as a git host makes links of them
 for path in "$source"/*.md "$source"/docs/*.md; do
   while IFS= read -r link; do
     other=${link%%#*} heading=${link#"$other"}
-    case $other in
-      "") file=$path ;;
-      docs/*) file=$source/$other ;;
-      *) file=$(dirname "$path")/$other ;;
-    esac
+    case $other in "") file=$path ;; docs/*) file=$source/$other ;; *) file=$(dirname "$path")/$other ;; esac
     if [ ! -e "$file" ]; then
       fail "${path#"$source/"} refers to $link, which is not there"
     elif [ -n "$heading" ] && ! headings "$file" | grep -qxF -- "${heading#"#"}"; then
@@ -93,8 +88,8 @@ for path in "$source"/*.md "$source"/docs/*.md; do
   done < <(grep -oE '(`|^|[ (|])([a-z_]+/)+[A-Za-z0-9_.{},*]+\.(cpp|hpp|cu|cuh|sh|py|toml|cmake|txt)\b' "$path" | tr -d '`( |' |
              grep -vE '^(path|share|build|answers|fixtures)/' | sort -u)
   name=$(basename "$path")
-  [ "$(dirname "$path")" = "$source" ] || [ "$name" = README.md ] || grep -q "($name)" "$source/docs/README.md" || fail "docs/README.md lacks $name"
+  [ "$(dirname "$path")" = "$source" ] || [ "$name" = README.md ] || grep -q "($name[)#]" "$source/docs/README.md" || fail "docs/README.md lacks $name"
 done
 
 echo "$count commands"
-[ "$count" -ge 40 ] && [ "$failures" = 0 ]
+[ "$count" -ge 10 ] && [ "$failures" = 0 ]
