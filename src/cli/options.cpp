@@ -48,7 +48,7 @@ void add_resources(Parser& parser, ResourceOptions& options) {
         options.limits.memory_budget = *size;
         options.is_set = true;
       },
-      "Tensors and answers take no more; what needs more is refused (default: half of what the process may "
+      "Tensors and outputs take no more; what needs more is refused (default: half of what the process may "
       "use)");
 }
 
@@ -117,7 +117,7 @@ void add_oracle_device(Parser& parser, plan::Request& request) {
 void add_selection(Parser& parser, plan::Request& request) {
   parser.group("What is selected");
   add_variants(parser, request.selection, "Variants to run (default: all that can; none: nothing is run)");
-  add_recorded(parser, request.selection, "Recorded answers of the files to judge (default: all; none)");
+  add_recorded(parser, request.selection, "Recorded outputs of the files to judge (default: all; none)");
   add_dtypes(parser, request.selection);
   add_tensors(parser, request.selection);
   add_passes(parser, request.selection);
@@ -165,7 +165,8 @@ void check_judging(const plan::Judging& judging) {
 void add_requirements(Parser& parser, plan::Request& request) {
   parser.names(
       "--require", "NAME,...", [&](Names names) { request.required = std::move(names); },
-      "Fail unless these have answered: a variant, a recorded answer, the external program, or gpu, which\n"
+      "Fail unless these ran and were judged: a variant, a recorded output, the external program, or gpu, "
+      "which\n"
       "must be here before anything runs (exit code 4)");
 }
 

@@ -14,10 +14,10 @@ selected here narrows the lines of a suite that name it and fills in those that 
 replace those of a line, --limit metric by metric.
 
 Examples:
-  kda-check run mine.h5                              your recorded answer and every variant, against the truth
+  kda-check run mine.h5                              your recorded output and every variant, against the truth
   kda-check run mine.h5 --variant none               only what is recorded
   kda-check run fla.h5 --dtype fp64,fp32 -v          in two dtypes, with all rows and metrics
-  kda-check run fla.h5 --against fla_chunk           against one recorded answer only
+  kda-check run fla.h5 --against fla_chunk           against one recorded output only
   kda-check run fla.h5 --against oracle,replay       GPU variants also bit for bit against their CPU replay
   kda-check run fla.h5 --limit scaled_ulp=8 --json   a limit of your own; JSON on standard output
   kda-check run corr_keys:rho=0.99,T=512             a problem made here on which formulations fail
@@ -47,7 +47,7 @@ struct RunOptions {
           if (names == Names{"none"}) names.clear();
           request.selection.against = std::move(names);
         },
-        "oracle, names of recorded answers, all (these; the default), replay: GPU variants against the\n"
+        "oracle, names of recorded outputs, all (these; the default), replay: GPU variants against the\n"
         "same on the CPU, bit for bit; none");
     parser.choice(
         "--oracle", "KIND", {"dd", "fp64", "none"},
@@ -56,7 +56,7 @@ struct RunOptions {
                            : kind == "fp64" ? plan::OracleChoice::fp64
                                             : plan::OracleChoice::double_double;
         },
-        "dd: double-double (default); fp64: faster; none: only against recorded answers");
+        "dd: double-double (default); fp64: faster; none: only against recorded outputs");
     add_oracle_device(parser, request);
     add_external(parser);
     add_judging(parser, request.judging);
@@ -104,7 +104,7 @@ struct RunOptions {
     parser.value(
         "--external", "COMMAND",
         [&](const std::string& command) { external.command = command, has_external = true; },
-        "A program of yours that answers beside the variants: it reads the fixture {in} and writes\n"
+        "A program of yours that runs beside the variants: it reads the fixture {in} and writes\n"
         "the fixture {out} (docs/file-format.md)");
     parser.value("--external-name", "NAME", external.name, "What reports call it (default: external)");
     parser.number(
@@ -114,7 +114,7 @@ struct RunOptions {
   }
 
   void add_gate(Parser& parser) {
-    parser.group("Gate");
+    parser.group("In CI");
     add_requirements(parser, planned.request);
     parser.value(
         "--tolerance", "FILE.toml",
@@ -182,7 +182,7 @@ plan::Request parse_run_line(const Words& words) {
 
 int run_main(const Words& words) {
   RunOptions options;
-  Parser parser("run", "Run variants on fixtures and compare them, and the recorded answers, with the truth",
+  Parser parser("run", "Run variants on fixtures and compare them, and the recorded outputs, with the truth",
                 run_footer);
   options.add_to(parser);
   if (!parser.parse(words)) return 0;

@@ -91,5 +91,8 @@ for path in "$source"/*.md "$source"/docs/*.md; do
   [ "$(dirname "$path")" = "$source" ] || [ "$name" = README.md ] || grep -q "($name[)#]" "$source/docs/README.md" || fail "docs/README.md lacks $name"
 done
 
+# Words that the glossary has replaced, in documents and in --help.
+old='\bbut for\b|\bheld (against|to)\b|\blaws?\b[^.]|\bmanner\b|\bhonest|\b(fore|un)seen form|\bongoing\b|recorded answer|can the gate fail'
+! grep -nEi "$old" "${documents[@]}" <(kda-check man) >&2 || fail "words that the glossary has replaced"
 echo "$count commands"
 [ "$count" -ge 10 ] && [ "$failures" = 0 ]
