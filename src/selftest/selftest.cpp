@@ -168,7 +168,7 @@ void selftest(const SelftestRequest& request, report::Document& document) {
         std::ranges::none_of(forward, is_it) && std::ranges::none_of(backward, is_it) &&
         std::ranges::find(engine::fault_rows(), name, &engine::FaultRow::key) == engine::fault_rows().end())
       throw Error(ErrorKind::usage, fmt::format("no wrong kernel that is tried here is called '{}'", name),
-                  {}, "their names: docs/selftest.md, or the report of a selftest");
+                  {}, "the report of a selftest names all of them");
   const auto joined = [&] {
     std::vector<Subject> all;
     for (const std::vector<Subject>* const some : {&forward, &at_floors, &backward})

@@ -84,7 +84,7 @@ std::string fault_reason(const hypotheses::Naming& naming) {
   for (const hypotheses::Cause& cause : naming.causes) causes.push_back(with_ratios(cause));
   std::string text = "as if " + join(causes, ", or as if ");
   if (causes.empty())
-    text = naming.tried == 0 ? "no known fault could be tried (docs/faults.md, What it cannot see)"
+    text = naming.tried == 0 ? "no known fault could be tried (docs/explain.md, What it cannot see)"
                              : fmt::format("none of {} known faults explains it", naming.tried);
   if (naming.nearest) text += "; the nearest: as if " + with_ratios(*naming.nearest);
   return text;

@@ -1,4 +1,4 @@
-// Regimes of the carried state: slow decay, cancellation, range (docs/regimes.md, "Carry,
+// Regimes of the carried state: slow decay, cancellation, range (docs/scenarios.md, "Carry,
 // cancellation, storage").
 #include <cmath>
 
