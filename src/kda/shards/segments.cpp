@@ -31,16 +31,6 @@ TokenRange part_of(const Sequence& sequence, const RunOptions& options, std::siz
   return {begin(part), begin(part + 1)};
 }
 
-std::size_t longest_part(const Problem& problem, const RunOptions& options) {
-  std::size_t longest = 0;
-  for (const Sequence& s : problem.sequences())
-    for (std::size_t part = 0; part < parts_of(s, options); ++part) {
-      const TokenRange tokens = part_of(s, options, part);
-      longest = std::max(longest, tokens.end - tokens.begin);
-    }
-  return longest;
-}
-
 template <class T>
 double PartStates<T>::elements(const Problem& problem, const RunOptions& options) {
   const Dimensions& d = problem.dimensions();
