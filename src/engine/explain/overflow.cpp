@@ -285,7 +285,7 @@ void add_entry(report::Section& section, const Forecast& forecast,
 
 }  // namespace
 
-std::string foreseen_overflow(const kda::Problem& problem, const kda::RunOptions& options) {
+std::string forecast_overflow(const kda::Problem& problem, const kda::RunOptions& options) {
   const DecayForecast decay = explain::decay_forecast(problem, options);
   if (!decay.range.overflow) return {};
   return fmt::format("decay={} {}", decay.form, overflow_text(decay, problem.packed()));
