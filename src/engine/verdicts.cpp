@@ -391,7 +391,7 @@ class Round {
     };
     const auto first = std::ranges::find_if(result.tensors, lost);
     if (first == result.tensors.end()) return;
-    if (const std::string why = foreseen_overflow(context_.problem(), context_.options_of(answer));
+    if (const std::string why = forecast_overflow(context_.problem(), context_.options_of(answer));
         !why.empty())
       first->reason += "; " + why;
   }

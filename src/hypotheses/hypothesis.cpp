@@ -177,7 +177,6 @@ kda::CastPoints casts_of(const Hypothesis& hypothesis, const Problem& problem) {
 bool is_possible(const Hypothesis& hypothesis, const Problem& problem) {
   return (hypothesis.pass == kda::Pass::forward ||
           kda::lacks_gradients(hypothesis.options.arithmetic, problem.dimensions().strength).empty()) &&
-         hypothesis.variant->has_dtype(hypothesis.options.dtype) &&
          hypothesis.variant->unsupported(problem, hypothesis.options).empty();
 }
 
