@@ -86,11 +86,11 @@ def verify(
     signature: its words; FLA's without (chunk_kda). An own one: `Signature`. compute: as `check` has it; without, that
     of a signature that is given, else it follows from the element type of o. framework: "torch", "jax" or "numpy",
     without the first of them that is imported. device: where torch and JAX put tensors. backward: gradients too, by
-    autograd or jax.vjp, for the loss of the problem or one that is drawn. invariants: the laws of docs/serving.md,
+    autograd or jax.vjp, for the loss of the problem or one that is drawn. invariants: the invariants of docs/serving.md,
     all or those named, of gradients too where they are made. save: a file to keep problem and answer in; of a suite a
     folder for those that do not pass, for which the kernel is called once more. timeout: seconds of the program, for the
-    laws as many again; a call of the kernel is not broken off. Exceptions of the kernel are passed on; under a suite or a
-    law they are a FAIL that quotes them. Raises Unsupported where it cannot take the problem, and what `check` raises.
+    invariants as many again; a call of the kernel is not broken off. Exceptions of the kernel are passed on; under a suite or a
+    invariant they are a FAIL that quotes them. Raises Unsupported where it cannot take the problem, and what `check` raises.
     progress: as of `check`.
 
     A kernel that has always its own scale or layout of states, as it is fixed or has no word, takes others too: q is

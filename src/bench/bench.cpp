@@ -45,42 +45,27 @@ void keep_memory() {
 }
 
 Contestant contestant(const kda::Variant& variant, const kda::Problem& problem,
-                      const kda::RunOptions& options) {
+                      const kda::RunOptions& options, kda::Pass pass) {
   Contestant result;
   result.row.variant = variant.name;
+  result.row.pass = pass;
   result.row.dtype = numeric::name_of(options.dtype);
   result.row.arithmetic = kda::describe(options.arithmetic, variant.axes);
   result.row.device = kda::device_of(variant);
   result.dtype = options.dtype;
   result.problem = &problem;
-  result.run = [&variant, options, &problem] {
-    kda::run_pass(kda::Pass::forward, variant, problem, options);
+  const auto run = [&variant, options, &problem, pass] {
+    return kda::run_pass(pass, variant, problem, options);
   };
-  if (variant.time != nullptr)
-    result.time = [&variant, options, &problem](int repeats) {
-      return variant.time(problem, options, repeats);
-    };
+  result.run = [run] { run(); };
+  const bool backward = pass == kda::Pass::backward;
+  if (const auto time = backward ? variant.time_backward : variant.time)
+    result.time = [time, options, &problem](int repeats) { return time(problem, options, repeats); };
+  if (backward) return result;
+  result.answer = [run] { return std::make_shared<kda::Tensors>(run()); };
   if (variant.name == "gpu-recurrent" && kda::decodes_in_place(problem, options))
     result.time_steps = [options, &problem](int repeats) {
       return kda::time_decoding(problem, options, repeats);
-    };
-  result.answer = [&variant, options, &problem] {
-    return std::make_shared<kda::Tensors>(kda::run_pass(kda::Pass::forward, variant, problem, options));
-  };
-  return result;
-}
-
-Contestant backward_contestant(const kda::Variant& variant, const kda::Problem& problem,
-                               const kda::RunOptions& options) {
-  Contestant result = contestant(variant, problem, options);
-  result.row.pass = kda::Pass::backward;
-  result.run = [&variant, options, &problem] {
-    kda::run_pass(kda::Pass::backward, variant, problem, options);
-  };
-  result.time = nullptr, result.answer = nullptr;
-  if (variant.time_backward != nullptr)
-    result.time = [&variant, options, &problem](int repeats) {
-      return variant.time_backward(problem, options, repeats);
     };
   return result;
 }
@@ -160,13 +145,13 @@ std::vector<Contestant> contestants(const BenchRequest& request,
         continue;
       }
       if (!backward || variant.name == "recurrent") {
-        list.push_back(contestant(variant, problem, options));
+        list.push_back(contestant(variant, problem, options, kda::Pass::forward));
         list.back().is_shown = !backward;
         if (problem.pool && list.back().time && !list.back().time_steps && request.warning)
           request.warning(fmt::format("{} {}: no kernel in place; timed as one call in its ordinary form",
                                       variant.name, numeric::name_of(dtype)));
       }
-      if (backward) list.push_back(backward_contestant(variant, problem, options));
+      if (backward) list.push_back(contestant(variant, problem, options, kda::Pass::backward));
     }
   if (list.empty() && !unsupported.empty()) throw Error(ErrorKind::usage, "bench: " + unsupported);
   add_rivals(list, request, problems);

@@ -17,15 +17,15 @@ namespace kda_check::cli {
 namespace {
 
 constexpr Command table[] = {
-    {"run", "Judge", "run variants, compare them and recorded answers with the truth, judge", run_main},
-    {"diff", "Judge", "compare the tensors of two files, or of two recorded answers", diff_main},
+    {"run", "Judge", "run variants, compare them and recorded outputs with the truth, judge", run_main},
+    {"diff", "Judge", "compare the tensors of two files, or of two recorded outputs", diff_main},
     {"explain", "Judge", "why: which computation gives an output, what it costs, what is wrong with it",
      explain_main},
-    {"merge", "Gate", "join the reports of the shards of one run", merge_main},
-    {"selftest", "Gate", "can the gate fail? wrong kernels must be caught, healthy ones pass", selftest_main},
-    {"power", "Gate", "how large a fault must be to be seen, by twins and by limits", power_main},
+    {"merge", "In CI", "join the reports of the shards of one run", merge_main},
+    {"selftest", "In CI", "prove that wrong kernels are caught and healthy ones pass", selftest_main},
+    {"power", "In CI", "how large a fault must be to be seen, by twins and by limits", power_main},
     {"make", "Make", "write a regime - a problem on which formulations fail - as a fixture", make_main},
-    {"capture", "Make", "run variants and store what they answer in a fixture", capture_main},
+    {"capture", "Make", "run variants and store their outputs in a fixture", capture_main},
     {"show", "Look", "what a fixture holds", show_main},
     {"list", "Look", "variants, metrics, arithmetic, presets, regimes, reports, suites, devices", list_main},
     {"bench", "Look", "speed of the variants and the oracle", bench_main},

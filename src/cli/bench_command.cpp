@@ -25,7 +25,7 @@ GPU variants are timed by the clock of the device, kernels alone: ms of one run 
 slowest are apart, and the floor, the time it takes to read every input and write o and final_state once at the speed of
 a copy measured in the same run.
 
-Beside kernels of others every forward answer is held against the truth: error is rms(answer - truth) / rms(truth). The
+Beside kernels of others every forward output is compared with the truth: error is rms(output - truth) / rms(truth). The
 page (--report html=PATH) draws error over time. Their backward passes are timed alone, as ours are, without the forward
 pass before them.
 

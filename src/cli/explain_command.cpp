@@ -15,7 +15,7 @@ constexpr char explain_footer[] =
     R"(Sections (docs/explain.md):
   bits      which computation gives this output: a search over kernels that people run and every setting of --arithmetic
   shares    what each of its settings costs
-  growth    how the error of every answer goes along T, window by window, and where it crosses a limit first
+  growth    how the error of every output goes along T, window by window, and where it crosses a limit first
   overflow  which formulations overflow on these inputs, where and by how much: exponents, inverses, stored states
   faults    of an output that errs beyond its limits: which known fault explains that
 
@@ -68,11 +68,11 @@ void check_sections(const plan::Request& request) {
 void check_between(const plan::Request& request) {
   if (request.between.empty()) return;
   if (request.between.size() != 2)
-    throw Error(ErrorKind::usage, "--between takes two answers", {}, "--between mine,chunk+fla");
-  if (request.selection.recorded) throw Error(ErrorKind::usage, "--between names its answers itself");
+    throw Error(ErrorKind::usage, "--between takes two outputs", {}, "--between mine,chunk+fla");
+  if (request.selection.recorded) throw Error(ErrorKind::usage, "--between names its outputs itself");
   if (request.between[0] == request.between[1])
     throw Error(ErrorKind::usage,
-                fmt::format("--between takes two answers, and {} is one", request.between[0]));
+                fmt::format("--between takes two outputs, and {} is one", request.between[0]));
 }
 
 }  // namespace
@@ -111,7 +111,7 @@ int explain_main(const Words& words) {
       "--window", 1, 1 << 20, [&](std::size_t tokens) { request.window = tokens; },
       "Tokens to a window (default: the chunk size)");
   add_oracle_device(parser, request);
-  parser.group("Gate");
+  parser.group("In CI");
   add_requirements(parser, request);
   add_dry_run(parser, planned);
   add_output_options(parser, planned.output);

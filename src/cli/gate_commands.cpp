@@ -11,8 +11,8 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char diff_footer[] =
-    R"(BEFORE and AFTER are fixtures, FILE:GROUP for one recorded answer, or two folders whose files have the same names. AFTER
-is judged, BEFORE is what it is held against. Without limits every difference of a bit or of an element type fails; limits
+    R"(BEFORE and AFTER are fixtures, FILE:GROUP for one recorded output, or two folders whose files have the same names. AFTER
+is judged, BEFORE is what it is compared with. Without limits every difference of a bit or of an element type fails; limits
 replace that.
 
 Examples:
@@ -34,10 +34,10 @@ Exit codes: those of the run; 3 when the reports are not the shards of one run, 
 )";
 
 constexpr char selftest_footer[] =
-    R"(Wrong kernels (docs/selftest.md) are judged as variants are: against the oracle and under the invariants. Each must be
-caught by a line of @ci, each fault on one problem at twice the share that `power` says is seen there, and at half of it
-must pass. So must every variant that can run here, @ci on one thread and on two. With names, those wrong kernels alone are
-tried, and variants on the one problem.
+    R"(Wrong kernels (docs/developing.md) are judged as variants are: against the oracle and under the invariants. A line of @ci
+must catch each of them. On one problem each fault must be caught at twice the share that `power` says is seen there, and
+must pass at half of it. Every variant that runs here must pass @ci, on one thread and on two. With names only those wrong
+kernels are tried, and variants on the one problem.
 
 Exit codes: 0 all caught, nothing else failed; 1 one was missed, or a false alarm.
 )";
@@ -49,9 +49,9 @@ int diff_main(const Words& words) {
   OutputOptions output;
   ResourceOptions resources;
   plan::Selection selection;
-  Parser parser("diff", "Compare the tensors of two files, or of two recorded answers; nothing is run",
+  Parser parser("diff", "Compare the tensors of two files, or of two recorded outputs; nothing is run",
                 diff_footer);
-  parser.positional(request.reference, "BEFORE", "What AFTER is held against: FILE, FILE:GROUP or a folder");
+  parser.positional(request.reference, "BEFORE", "What AFTER is compared with: FILE, FILE:GROUP or a folder");
   parser.positional(request.got, "AFTER", "What is judged");
   parser.group("What is selected");
   add_tensors(parser, selection);
@@ -85,11 +85,10 @@ int merge_main(const Words& words) {
 int selftest_main(const Words& words) {
   OutputOptions output;
   ResourceOptions resources;
-  Parser parser("selftest", "Can the gate fail? Wrong kernels must be caught, healthy ones must pass",
-                selftest_footer);
+  Parser parser("selftest", "Prove that wrong kernels are caught and healthy ones pass", selftest_footer);
   bool production = false;
   Names mutants;
-  parser.positionals(mutants, "NAME...", "These wrong kernels alone (docs/selftest.md)");
+  parser.positionals(mutants, "NAME...", "These wrong kernels alone (docs/developing.md)");
   parser.flag("--production", production,
               "Instead: the faults of `power` on a problem of the shape of production, without @ci");
   add_output_options(parser, output);

@@ -29,11 +29,10 @@ void add_rows(Section& section, const Rows& rows) {
 void variants(Section& section) {
   section.columns = {{"name", {}, Show::code}, {"summary", {}}, {"device", {}},
                      {"dtypes", {}},           {"passes", {}},  {"state", "on this machine"}};
+  std::string dtypes;
+  for (const numeric::Format& format : numeric::formats)
+    dtypes += fmt::format("{}{}", dtypes.empty() ? "" : " ", format.name);
   for (const kda::Variant& variant : kda::variants()) {
-    std::string dtypes;
-    for (const numeric::Format& format : numeric::formats)
-      if (variant.has_dtype(format.dtype))
-        dtypes += fmt::format("{}{}", dtypes.empty() ? "" : " ", format.name);
     const std::string reason = variant.unavailable();
     section.add({std::string(variant.name), std::string(variant.summary), std::string(variant.device), dtypes,
                  std::string(variant.run_backward != nullptr ? "forward backward" : "forward"),

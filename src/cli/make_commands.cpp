@@ -14,7 +14,7 @@ namespace {
 
 constexpr char make_footer[] =
     R"(A regime is NAME or NAME:key=value,key=value (kda-check list regimes). All take B, T, H, HV, K, V, C, seed and dtype
-(fp32); the same words give the same file. What each must show: docs/regimes.md.
+(fp32); the same words give the same file. What each must show: docs/scenarios.md.
 
 Examples:
   kda-check make corr_keys -o corr.h5
@@ -24,7 +24,7 @@ Examples:
 )";
 
 constexpr char capture_footer[] =
-    R"(What VARIANT answers on a fixture or a regime becomes its group expected/<variant>@<device>: o, final_state and, of the
+    R"(What VARIANT computes on a fixture or a regime becomes its group expected/<variant>@<device>: o, final_state and, of the
 chunk forms, all stages, in the precision they are computed in. Everything else in the file stays as it is; the file is
 replaced whole or not at all.
 
@@ -48,7 +48,7 @@ void refuse_loss(const std::string& path, bool replace, const fixture::ReadLimit
     headers.whole_tensors = false;
     const fixture::Fixture file = fixture::Fixture::open(path, headers);
     if (file.expected().empty()) return;
-    throw Error(ErrorKind::usage, fmt::format("{} holds recorded answers, which would be lost", path), {},
+    throw Error(ErrorKind::usage, fmt::format("{} holds recorded outputs, which would be lost", path), {},
                 "--replace writes it anew");
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::input) throw;
@@ -72,7 +72,7 @@ int make_main(const Words& words) {
   parser.number(
       "--compression", 0, 9, [&](std::size_t level) { compression = static_cast<int>(level); },
       "Level of deflate; 0 stores elements as they are (4)");
-  parser.flag("--replace", replace, "Also over a file that holds recorded answers");
+  parser.flag("--replace", replace, "Also over a file that holds recorded outputs");
   add_output_options(parser, output);
   add_resources(parser, resources);
   if (!parser.parse(words)) return 0;
@@ -102,7 +102,7 @@ int capture_main(const Words& words) {
   bool in_place = false, no_stages = false;
   std::string target;
   Parser parser("capture",
-                "Run variants and store what they answer in a fixture, as expected/<variant>@<device>",
+                "Run variants and store their outputs in a fixture, as expected/<variant>@<device>",
                 capture_footer);
   parser.positional(target, "TARGET", "A fixture, or a regime");
   parser.group("What is selected");
@@ -115,7 +115,7 @@ int capture_main(const Words& words) {
                "Write the extended file there and leave TARGET as it is");
   parser.flag("--in-place", in_place, "Extend TARGET itself");
   parser.flag("--replace", request.replace,
-              "Write groups that exist anew, and over another file that holds recorded answers");
+              "Write groups that exist anew, and over another file that holds recorded outputs");
   parser.flag("--no-stages", no_stages, "Only o, final_state and, where there is a loss, gradients");
   add_output_options(parser, planned.output);
   add_resources(parser, planned.resources);
@@ -130,7 +130,7 @@ int capture_main(const Words& words) {
                 "-o FILE.h5 writes a copy, --in-place extends the file itself");
   if (in_place && plan::is_regime(target))
     throw Error(ErrorKind::usage, fmt::format("capture: '{}' is a regime, not a file", target), {},
-                "-o FILE.h5 says where it is written, with the answers");
+                "-o FILE.h5 says where it is written, with the outputs");
   std::error_code failure;
   if (std::filesystem::is_directory(target, failure))
     throw Error(ErrorKind::usage, fmt::format("capture: {} is a folder", target), {},

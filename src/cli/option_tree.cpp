@@ -39,10 +39,7 @@ Names variant_names(std::string_view command) {
 
 Names dtype_names(std::string_view command) {
   Names names;
-  for (const numeric::Format& format : numeric::formats)
-    if (std::any_of(kda::variants().begin(), kda::variants().end(),
-                    [&](const kda::Variant& variant) { return variant.has_dtype(format.dtype); }))
-      names.emplace_back(format.name);
+  for (const numeric::Format& format : numeric::formats) names.emplace_back(format.name);
   return names + (command == "bench" ? Names{} : Names{"fixture"});
 }
 

@@ -48,7 +48,7 @@ void add_resources(Parser& parser, ResourceOptions& options) {
         options.limits.memory_budget = *size;
         options.is_set = true;
       },
-      "Tensors and answers take no more; what needs more is refused (default: half of what the process may "
+      "Tensors and outputs take no more; what needs more is refused (default: half of what the process may "
       "use)");
 }
 
@@ -91,7 +91,7 @@ void add_passes(Parser& parser, plan::Selection& selection) {
 void add_arithmetic(Parser& parser, plan::Request& request) {
   parser.names(
       "--arithmetic", "KEY=VALUE,...", [&](Names words) { request.arithmetic = std::move(words); },
-      "How variants compute, e.g. contraction=separate,decay=pair, or a preset (kda-check list arithmetic)");
+      "How variants compute: a preset, or settings such as decay=pair (kda-check list arithmetic)");
 }
 
 void add_chunk_size(Parser& parser, plan::Request& request) {
@@ -109,15 +109,13 @@ void add_oracle_device(Parser& parser, plan::Request& request) {
                                 : device == "gpu" ? OracleDeviceChoice::gpu
                                                   : OracleDeviceChoice::automatic;
       },
-      "Where the oracle runs, and forwards the twins; auto (default): on a GPU, where there is one and it "
-      "pays.\n"
-      "The bits are the same");
+      "Where the oracle and its twins run; auto (default): on a GPU where it pays. The bits are the same");
 }
 
 void add_selection(Parser& parser, plan::Request& request) {
   parser.group("What is selected");
   add_variants(parser, request.selection, "Variants to run (default: all that can; none: nothing is run)");
-  add_recorded(parser, request.selection, "Recorded answers of the files to judge (default: all; none)");
+  add_recorded(parser, request.selection, "Recorded outputs of the files to judge (default: all; none)");
   add_dtypes(parser, request.selection);
   add_tensors(parser, request.selection);
   add_passes(parser, request.selection);
@@ -136,8 +134,8 @@ void add_limits(Parser& parser, plan::Judging& judging, const char* text) {
 }
 
 void add_judging(Parser& parser, plan::Judging& judging) {
-  parser.group("By what");
-  add_limits(parser, judging, "Override the limit of one metric: a number, exact (0) or none; repeatable");
+  parser.group("Limits");
+  add_limits(parser, judging, "The limit of one metric: a number, exact (0) or none; repeatable");
   parser.value(
       "--max-ulp", "N",
       [&](const std::string& given) {
@@ -146,7 +144,7 @@ void add_judging(Parser& parser, plan::Judging& judging) {
       },
       "Short for --limit max_ulp=N");
   parser.figure("--atol", judging.atol, "Every element must meet |got - expected| <= atol + rtol |expected|");
-  parser.figure("--rtol", judging.rtol, "See --atol, which it needs");
+  parser.figure("--rtol", judging.rtol, "See --atol; it needs --atol");
   parser.number(
       "--worst", 0, 1000, [&](std::size_t points) { judging.worst = points; },
       "Points to list for a failed tensor (default 5)");
@@ -165,7 +163,8 @@ void check_judging(const plan::Judging& judging) {
 void add_requirements(Parser& parser, plan::Request& request) {
   parser.names(
       "--require", "NAME,...", [&](Names names) { request.required = std::move(names); },
-      "Fail unless these have answered: a variant, a recorded answer, the external program, or gpu, which\n"
+      "Fail unless these ran and were judged: a variant, a recorded output, the external program, or gpu, "
+      "which\n"
       "must be here before anything runs (exit code 4)");
 }
 

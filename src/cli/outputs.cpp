@@ -66,7 +66,7 @@ void add_output_options(Parser& parser, OutputOptions& options) {
       "auto, always or never; auto respects NO_COLOR");
   parser.flag("-q,--quiet", options.quiet, "Only what did not pass, and the summary");
   parser.flag("-v,--verbose", options.verbose,
-              "All rows and metrics, the worst points and the arithmetic of every answer");
+              "All rows and metrics, the worst points and the arithmetic of every output");
 }
 
 Outputs::Outputs(const OutputOptions& options, const Names& inputs, const plan::Shard& shard) {

@@ -12,7 +12,7 @@
 #include "base/names.hpp"
 #include "cli/command.hpp"
 #include "cli/shared_devices.hpp"
-#include "engine/baseline_gate.hpp"
+#include "engine/baseline_check.hpp"
 #include "engine/engine.hpp"
 #include "kda/shards/shared_run.hpp"
 #include "mpi/mpi.hpp"
@@ -35,7 +35,7 @@ int end(Outputs& outputs, const report::Document& document) {
   return code;
 }
 
-std::optional<engine::BaselineGate> gate_of(const Planned& planned, Names& inputs) {
+std::optional<engine::BaselineCheck> baseline_check_of(const Planned& planned, Names& inputs) {
   if (planned.baseline.empty()) {
     if (planned.update.empty()) return std::nullopt;
     throw Error(ErrorKind::usage, "--update-baseline of which file?", {}, "--baseline FILE.tsv");
@@ -44,7 +44,7 @@ std::optional<engine::BaselineGate> gate_of(const Planned& planned, Names& input
   engine::BaselineRequest request{planned.baseline, std::nullopt};
   if (planned.update == "better") request.update = judge::Ratchet::better;
   if (planned.update == "worse") request.update = judge::Ratchet::worse;
-  return std::optional<engine::BaselineGate>(std::in_place, std::move(request));
+  return std::optional<engine::BaselineCheck>(std::in_place, std::move(request));
 }
 
 std::vector<plan::Turnout> turnouts_of(const plan::Plan& plan, const report::Document& document) {
@@ -96,7 +96,7 @@ class PlannedRun {
 
   int run() {
     Names inputs = plan_.inputs;
-    std::optional<engine::BaselineGate> baseline = gate_of(planned_, inputs);
+    std::optional<engine::BaselineCheck> baseline = baseline_check_of(planned_, inputs);
     Outputs outputs(planned_.output, inputs, plan_.shard);
     if (!plan_.shard.source.empty())
       say(fmt::format("shard {} by {}", plan_.shard.text(), plan_.shard.source));
@@ -130,7 +130,7 @@ class PlannedRun {
     document_.plan->demands = std::move(demands);
   }
 
-  void execute(Outputs& outputs, Progress& progress, std::optional<engine::BaselineGate>& baseline) {
+  void execute(Outputs& outputs, Progress& progress, std::optional<engine::BaselineCheck>& baseline) {
     engine::Execution execution;
     execution.resources = {planned_.resources.threads, planned_.resources.limits, outputs.draw(),
                            [&](const std::string& text) { progress.warn(text); },
@@ -162,7 +162,7 @@ class PlannedRun {
                                   {}});
   }
 
-  void conclude(std::optional<engine::BaselineGate>& baseline) {
+  void conclude(std::optional<engine::BaselineCheck>& baseline) {
     document_.nothing_to_do = empty_shard();
     std::vector<report::Demand> demands;
     if (!document_.is_interrupted())

@@ -7,7 +7,7 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char power_footer[] =
-    R"(A healthy kernel is emulated on the problem, and faults are put into its answer: the least of each that its twins would
+    R"(A healthy kernel is emulated on the problem, and faults are put into its output: the least of each that its twins would
 see, beside the least that breaks a derived limit (docs/verdicts.md).
 
 Examples:
@@ -35,7 +35,7 @@ int power_main(const Words& words) {
   parser.names(
       "--tensor", "NAME,...", [&](Names names) { request.selection.tensors = std::move(names); },
       "o (default), final_state");
-  parser.group("Gate");
+  parser.group("In CI");
   add_dry_run(parser, planned);
   add_output_options(parser, planned.output);
   add_resources(parser, planned.resources);

@@ -9,15 +9,15 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char run_footer[] =
-    R"(Targets are fixtures, folders of them, regimes (kda-check list regimes), or @suites (kda-check list suites). What is
-selected here narrows the lines of a suite that name it and fills in those that do not; other options given here
+    R"(Targets are fixtures, folders of them, regimes (kda-check list regimes), or @suites (kda-check list suites). Of what a line
+of a suite names, only what you select here is left; a line that names none takes your selection. Other options given here
 replace those of a line, --limit metric by metric.
 
 Examples:
-  kda-check run mine.h5                              your recorded answer and every variant, against the truth
+  kda-check run mine.h5                              your recorded output and every variant, against the truth
   kda-check run mine.h5 --variant none               only what is recorded
   kda-check run fla.h5 --dtype fp64,fp32 -v          in two dtypes, with all rows and metrics
-  kda-check run fla.h5 --against fla_chunk           against one recorded answer only
+  kda-check run fla.h5 --against fla_chunk           against one recorded output only
   kda-check run fla.h5 --against oracle,replay       GPU variants also bit for bit against their CPU replay
   kda-check run fla.h5 --limit scaled_ulp=8 --json   a limit of your own; JSON on standard output
   kda-check run corr_keys:rho=0.99,T=512             a problem made here on which formulations fail
@@ -47,8 +47,8 @@ struct RunOptions {
           if (names == Names{"none"}) names.clear();
           request.selection.against = std::move(names);
         },
-        "oracle, names of recorded answers, all (these; the default), replay: GPU variants against the\n"
-        "same on the CPU, bit for bit; none");
+        "all (default): the oracle and recorded outputs; oracle; names of recorded outputs; replay: GPU\n"
+        "variants against the same on the CPU, bit for bit; none");
     parser.choice(
         "--oracle", "KIND", {"dd", "fp64", "none"},
         [&](const std::string& kind) {
@@ -56,30 +56,30 @@ struct RunOptions {
                            : kind == "fp64" ? plan::OracleChoice::fp64
                                             : plan::OracleChoice::double_double;
         },
-        "dd: double-double (default); fp64: faster; none: only against recorded answers");
+        "dd: double-double (default); fp64: faster; none: only against recorded outputs");
     add_oracle_device(parser, request);
     add_external(parser);
     add_judging(parser, request.judging);
     parser.choice(
         "--test", "WHEN", {"on", "off"}, [&](const std::string& when) { request.test = when == "on"; },
-        "on (default): compare errors also with those of correct kernels that are emulated on the same\n"
-        "problem, region by region (docs/verdicts.md); off: derived limits decide alone");
+        "on (default): compare errors, region by region, also with those of correct kernels that are\n"
+        "emulated on the same problem (docs/verdicts.md); off: derived limits decide alone");
     parser.figure("--floor", request.judging.floor,
-                  "Where an error of so much of the terms of a sum is not seen, a verdict is "
-                  "INCONCLUSIVE\n(default 0.05)");
+                  "INCONCLUSIVE where an error of this share would not be seen (default 0.05)");
     parser.choice(
         "--undecided", "VERDICT", {"pass", "fail"},
         [&](const std::string& verdict) {
           request.judging.undecided = verdict == "pass" ? judge::Verdict::pass : judge::Verdict::fail;
         },
-        "Call a tensor that is INCONCLUSIVE so");
+        "Report INCONCLUSIVE tensors as this");
     parser.flag("--as-declared", request.judging.as_declared,
-                "A recorded output fails where it computes otherwise than its name says (docs/verdicts.md);\n"
-                "else that is a note");
+                "Fail a recorded output that computes otherwise than its name says (docs/verdicts.md);\n"
+                "without this option that is a note");
     parser.group("What else is tried");
-    parser.flag("--stages", request.stages,
-                "Compare the intermediates of the chunk form (and those a file holds) with the truth, and\n"
-                "name the first that leaves it");
+    parser.flag(
+        "--stages", request.stages,
+        "Compare the intermediates of the chunk form, and those that a file holds, with the truth; name\n"
+        "the first that leaves it");
     parser.optional_value(
         "--invariants", "[=NAME,...]", "all", true,
         [&](const std::string& given) { request.invariants = given == "all" ? Names{} : split_names(given); },
@@ -91,12 +91,13 @@ struct RunOptions {
     parser.choice(
         "--segments", "WHO", {"mpi", "nccl"},
         [&](const std::string& who) { planned.shared_by = who == "mpi" ? SharedBy::mpi : SharedBy::nccl; },
-        "Who computes forward passes together, each a part of every sequence: the bits of\n"
-        "--arithmetic segments=tree:P (docs/serving.md). mpi: under mpirun -n P the P processes, of chunk;\n"
-        "nccl: the P GPUs of this host, of gpu-chunk");
+        "Compute forward passes in parts of every sequence, with the bits of --arithmetic segments=tree:P\n"
+        "(docs/serving.md). mpi: by the P processes of mpirun -n P (chunk); nccl: by the P GPUs of this "
+        "host\n"
+        "(gpu-chunk)");
     parser.number(
         "--rank-timeout", 1, 86400, [&](std::size_t seconds) { planned.rank_timeout = seconds; },
-        "Seconds after which a process of mpirun that does nothing any more ends the run (default: 60)");
+        "A process of mpirun that is silent for so many seconds ends the run (default: 60)");
   }
 
   void add_external(Parser& parser) {
@@ -104,8 +105,8 @@ struct RunOptions {
     parser.value(
         "--external", "COMMAND",
         [&](const std::string& command) { external.command = command, has_external = true; },
-        "A program of yours that answers beside the variants: it reads the fixture {in} and writes\n"
-        "the fixture {out} (docs/external.md)");
+        "A program of yours that runs beside the variants: it reads the fixture {in} and writes\n"
+        "the fixture {out} (docs/file-format.md)");
     parser.value("--external-name", "NAME", external.name, "What reports call it (default: external)");
     parser.number(
         "--external-timeout", 1, 86400,
@@ -114,7 +115,7 @@ struct RunOptions {
   }
 
   void add_gate(Parser& parser) {
-    parser.group("Gate");
+    parser.group("In CI");
     add_requirements(parser, planned.request);
     parser.value(
         "--tolerance", "FILE.toml",
@@ -124,10 +125,10 @@ struct RunOptions {
                         fmt::format("a number is --rtol {} --atol X, or --limit rms_ratio={}", path, path));
           planned.request.tolerance = path;
         },
-        "Limits by rules, each with its reason, over the derived ones and under --limit\n"
+        "Rules that replace derived limits, each with its reason; --limit replaces them\n"
         "(docs/verdicts.md; cases/tolerances.toml)");
     parser.value("--baseline", "FILE.tsv", planned.baseline,
-                 "Fail what got worse than this table of earlier results says (docs/ci.md)");
+                 "Fail what is worse than in this table of earlier results (docs/ci.md)");
     parser.optional_value(
         "--update-baseline", "[=better|worse]", "better", true,
         [&](const std::string& how) {
@@ -136,10 +137,10 @@ struct RunOptions {
                         suggest(how, {"better", "worse"}));
           planned.update = how;
         },
-        "Rewrite it with what got better and what is new; =worse: with what got worse too");
+        "Write what got better and what is new into it; =worse: also what got worse");
     parser.value(
         "--shard", "I/N|auto", [&](const std::string& text) { planned.shard = plan::shard_named(text); },
-        "Only part I of N of the plan; auto: as Slurm, MPI, GitLab or GitHub say (docs/ci.md)");
+        "Run part I of N; auto: the part that Slurm, MPI, GitLab or GitHub give (docs/ci.md)");
     add_dry_run(parser, planned);
   }
 
@@ -182,7 +183,7 @@ plan::Request parse_run_line(const Words& words) {
 
 int run_main(const Words& words) {
   RunOptions options;
-  Parser parser("run", "Run variants on fixtures and compare them, and the recorded answers, with the truth",
+  Parser parser("run", "Run variants on fixtures and compare them, and the recorded outputs, with the truth",
                 run_footer);
   options.add_to(parser);
   if (!parser.parse(words)) return 0;

@@ -81,7 +81,7 @@ struct Showing {
 
   report::Section answers() const {
     report::Section section;
-    section.key = "answers", section.title = "recorded answers";
+    section.key = "answers", section.title = "recorded outputs";
     section.path = file.path();
     section.tabular = true;
     section.columns = {{"name", {}, Show::code},    {"compute", {}}, {"gradients", {}},
@@ -165,7 +165,7 @@ void show_file(const std::string& path, const ResourceOptions& resources, bool w
 }
 
 constexpr char show_footer[] = R"(Examples:
-  kda-check show fla.h5                 shapes, options, the range of every tensor, who answered
+  kda-check show fla.h5                 shapes, options, the range of every tensor, whose outputs
   kda-check show fla.h5 --headers       without reading the values
 
 Exit codes: 0 shown; 2 usage; 3 the file is missing or malformed.
@@ -178,7 +178,8 @@ int show_main(const Words& words) {
   bool headers_only = false;
   OutputOptions output;
   ResourceOptions resources;
-  Parser parser("show", "What a fixture holds: shapes, options, ranges of values, who answered", show_footer);
+  Parser parser("show", "What a fixture holds: shapes, options, ranges of values, whose outputs",
+                show_footer);
   parser.positionals(targets, "FILE...", "Fixtures, folders of them");
   parser.group("What is selected");
   parser.flag("--headers", headers_only, "Do not read the values");

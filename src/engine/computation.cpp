@@ -81,7 +81,7 @@ Computation identified_computation(const Answered& output, const kda::Problem& p
   const kda::Special special = found.hypothesis.options.arithmetic.special;
   if (problem.options.gate == kda::Gate::softplus && special != kda::Special::ieee &&
       special != kda::Special::triton_logf)
-    known.text += ", softplus as log2(1 + 2^x) by lg2.approx";  // docs/findings.md
+    known.text += ", softplus as log2(1 + 2^x) by lg2.approx";  // docs/explain.md
   known.unlicensed = join(found.unlicensed, ", ");
   known.is_as_declared =
       found.is_as_declared || output.said.arithmetic == kda::Arithmetic{};  // chunks are a problem's

@@ -1,4 +1,4 @@
-// A kernel of somebody else as a program that reads a fixture and writes a fixture (docs/external.md).
+// A kernel of somebody else as a program that reads a fixture and writes a fixture (docs/file-format.md).
 #pragma once
 
 #include "engine/answered.hpp"

@@ -319,7 +319,7 @@ class Round {
     return has_fault && limit != nullptr && *read > most_of_faults * limit->value;
   }
 
-  /// Somebody's output that no known kernel gives as it is, and that twins speak against.
+  /// Somebody's output that no known kernel gives as it is, and that twins or single elements speak against.
   bool is_worth_a_search(std::size_t pairing) const {
     const Computation* const computation = pairings_[pairing].computation;
     if (computation == nullptr || computation->is_whole ||
@@ -329,7 +329,8 @@ class Round {
     for (const report::TensorResult& tensor : findings_.cases[cases_[pairing]].tensors) {
       if (tensor.verdict == judge::Verdict::fail && is_far_beyond(tensor, !faults_[pairing].causes.empty()))
         return false;
-      is_beyond = is_beyond || (tensor.twins && tensor.verdict != judge::Verdict::pass);
+      is_beyond = is_beyond || ((tensor.twins || tensor.decided_by == "scaled_ulp") &&
+                                tensor.verdict != judge::Verdict::pass);
     }
     return is_beyond;
   }
@@ -390,7 +391,7 @@ class Round {
     };
     const auto first = std::ranges::find_if(result.tensors, lost);
     if (first == result.tensors.end()) return;
-    if (const std::string why = foreseen_overflow(context_.problem(), context_.options_of(answer));
+    if (const std::string why = forecast_overflow(context_.problem(), context_.options_of(answer));
         !why.empty())
       first->reason += "; " + why;
   }

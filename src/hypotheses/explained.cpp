@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t block_size = 16;   ///< elements that a fault spoils together
 constexpr std::size_t short_row = 8;     ///< rows below it are blocks with their neighbours: those of tokens
 constexpr std::size_t fewest_tiles = 3;  ///< of a tensor's, that are given
+constexpr std::size_t fewest_rows = 4;   ///< of a tile, each of which a computation that differs may give
 constexpr double nothing = 1e-20;        ///< of a block's squared error: what a projection leaves of none
 
 std::vector<std::uint8_t> reaches_in(const kda::Problem& problem) {
@@ -131,11 +132,13 @@ Explained::Given Explained::given_by(const kda::Tensors& prediction) const {
     struct Tile {
       bool is_given = true;
       std::uint8_t reach = 0;
+      std::size_t rows = 0;
       std::vector<double> errors = {};
     };
     std::vector<Tile> tiles(((rows + one.heads - 1) / one.heads + block_size - 1) / block_size * one.heads);
     for (std::size_t row = one.first_row; row < rows; ++row) {
       Tile& tile = tiles[row / one.heads / block_size * one.heads + row % one.heads];
+      ++tile.rows;
       if (kda::has_tokens(one.name)) tile.reach = std::max(tile.reach, reaches_[row / one.heads]);
       for (std::size_t i = row * one.width; i < (row + 1) * one.width; ++i) {
         tile.is_given = tile.is_given && predicted.value(i) == one.output[i];
@@ -151,10 +154,12 @@ Explained::Given Explained::given_by(const kda::Tensors& prediction) const {
       for (const double error : tile.errors)
         if (given_errors.size() < fewest_errors_of_starts && std::isfinite(error)) given_errors.insert(error);
     }
+    const bool may_be_luck =
+        std::ranges::all_of(tiles, [](const Tile& tile) { return tile.rows < fewest_rows; });
     std::size_t tiles_given = 0;
     for (const auto& [reach, counts] : by_reach) {
       tiles_given += counts.first;
-      all.is_most = all.is_most && 2 * counts.first >= counts.second;
+      all.is_most = all.is_most && (may_be_luck ? 1 : 2) * counts.first >= counts.second;
     }
     all.tiles += tiles_given;
     all.is_most = all.is_most && (tiles_given >= fewest_tiles || !kda::has_tokens(one.name));

@@ -38,7 +38,8 @@ class Explained {
     bool is_most = false;   ///< half of every tensor's, of each reach, and some at least
   };
   /// Of most, with enough errors that are not alike, what is left is a fault: a computation that differs has
-  /// some in nearly every tile, or in every one that reaches back behind a row, a block or a chunk.
+  /// some in nearly every tile, or in every one that reaches back behind a row, a block or a chunk; in one of
+  /// few rows it may have none.
   Given given_by(const kda::Tensors& prediction) const;
   /// Elements that have an error, and those that are NaN or infinite where the truth is not: they explain
   /// nothing.

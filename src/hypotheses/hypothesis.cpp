@@ -177,7 +177,6 @@ kda::CastPoints casts_of(const Hypothesis& hypothesis, const Problem& problem) {
 bool is_possible(const Hypothesis& hypothesis, const Problem& problem) {
   return (hypothesis.pass == kda::Pass::forward ||
           kda::lacks_gradients(hypothesis.options.arithmetic, problem.dimensions().strength).empty()) &&
-         hypothesis.variant->has_dtype(hypothesis.options.dtype) &&
          hypothesis.variant->unsupported(problem, hypothesis.options).empty();
 }
 
@@ -324,7 +323,8 @@ std::vector<Hypothesis> starts(const Problem& problem, DType dtype, kda::Pass pa
   return found;
 }
 
-std::vector<Hypothesis> plain_starts(const Problem& problem, DType dtype, kda::Pass pass) {
+std::vector<Hypothesis> plain_starts(const Problem& problem, DType dtype, numeric::ComputeFormat compute,
+                                     kda::Pass pass) {
   const kda::Variant& chunk = kda::variant_named("chunk");
   std::vector<Hypothesis> found;
   const auto add = [&](std::size_t size, std::initializer_list<std::string> words) {
@@ -335,7 +335,8 @@ std::vector<Hypothesis> plain_starts(const Problem& problem, DType dtype, kda::P
   };
   std::vector<std::pair<std::string, const char*>> storages{{"none", "difference"}};
   if (dtype != DType::fp64) {
-    const std::string narrow = dtype == DType::fp16 ? "fp16" : "bf16";
+    const bool is_fp16 = dtype == DType::fp16 || compute == numeric::ComputeFormat::fp16;
+    const std::string narrow = is_fp16 ? "fp16" : "bf16";
     storages.emplace_back("tf32@tensor_core", "difference");
     storages.emplace_back(narrow + "@tensor_core", "difference");
     storages.emplace_back(narrow + "@tensor_core+" + narrow + "@exponentials", "difference");
@@ -343,8 +344,8 @@ std::vector<Hypothesis> plain_starts(const Problem& problem, DType dtype, kda::P
   }
   for (const auto& [storage, tail] : storages)
     for (const std::size_t size : usual_chunk_sizes)
-      for (const char* const decay :
-           {"pair", "anchor-first", "anchor-first:64", "anchor-mid", "anchor-mid:32", "factored"})
+      for (const char* const decay : {"pair", "anchor-pair", "anchor-first", "anchor-first:64", "anchor-mid",
+                                      "anchor-mid:32", "factored"})
         for (const char* const beta : {"rows", "columns", "keys"})
           for (const char* const delta : {"wy", "residual"})
             add(size, {"storage=" + storage, fmt::format("tail={}", tail), fmt::format("decay={}", decay),

@@ -53,7 +53,8 @@ Hypothesis described_from(const Hypothesis& base, Hypothesis hypothesis, const k
 std::vector<Hypothesis> starts(const kda::Problem& problem, numeric::DType dtype, kda::Pass pass);
 
 /// Chunk forms that mix what kernels mostly do, with narrow products and without.
-std::vector<Hypothesis> plain_starts(const kda::Problem& problem, numeric::DType dtype, kda::Pass pass);
+std::vector<Hypothesis> plain_starts(const kda::Problem& problem, numeric::DType dtype,
+                                     numeric::ComputeFormat compute, kda::Pass pass);
 
 /// One value of one axis, the length of the chunks, the rounding at one cast point or of all operands is
 /// another. Numbers of an axis are usual ones.

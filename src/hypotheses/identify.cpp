@@ -64,14 +64,22 @@ class Search {
       conclude(found);
       return found;
     }
-    if (now.score < exact_from && found.errors >= fewest_errors) {
-      for (Scored& one : scores_.of(screen_.starts(plain_starts(problem(), dtype_, whole_.pass()))))
+    const bool has_enough = found.errors >= fewest_errors;
+    const bool may_be_another = !sure && mean_of(by(now)) < identified_from;
+    if (has_enough && (now.score < exact_from || may_be_another)) {
+      const auto compute = settings_.licence ? settings_.licence->compute : numeric::ComputeFormat::fp64;
+      for (Scored& one : scores_.of(screen_.starts(plain_starts(problem(), dtype_, compute, whole_.pass()))))
         best.push_back(std::move(one));
       Scores::sort(best);
+    }
+    if (has_enough && now.score < exact_from) {
       Scored other = searched(best);
       simplify(other);
       if (!sure || scores_.given_by(other.hypothesis).tiles > scores_.given_by(sure->hypothesis).tiles)
         now = std::move(other), sure.reset();
+    } else if (has_enough && may_be_another) {
+      now = *std::ranges::max_element(as_good_as_first(best), {},
+                                      [&](const Scored& one) { return mean_of(by(one)); });
     }
     if (!sure && settings_.licence && !is_allowed(now.hypothesis)) {
       Scored other = scores_.of(licensed(now.hypothesis, *settings_.licence, problem()));
@@ -89,6 +97,10 @@ class Search {
 
  private:
   const kda::Problem& problem() const { return scores_.problem(); }
+  /// Of each tensor, as rows are: a factor of each block is none of a token's where there is but one.
+  std::vector<double> by(const Scored& one) const {
+    return scores_.measured().by(scores_.prediction(one.hypothesis));
+  }
 
   /// Those that explain as much as the first, which is the best.
   static std::span<const Scored> as_good_as_first(const std::vector<Scored>& best) {

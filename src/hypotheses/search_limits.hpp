@@ -1,5 +1,5 @@
-// What decides in a search. Calibrated by tests/hypotheses/identify.cpp (docs/explain.md, "How often it finds
-// what is there").
+// What decides in a search. Calibrated by tests/hypotheses/identify.cpp (docs/explain.md, "How often it is
+// right").
 #pragma once
 
 #include <cstddef>

@@ -161,7 +161,7 @@ class Decision {
   bool may_lose(double units, double limit) const {
     const VerdictConstants& c = verdict_constants;
     const bool is_whole = evidence_.computation_is_whole;
-    if (!evidence_.twins) return is_whole && units <= c.margin * limit;
+    if (!evidence_.twins) return is_whole && (units <= c.margin * limit || units > c.no_terms);
     if (is_beyond(1)) return false;
     return units <= (is_whole ? c.margin_of_whole : c.margin) * limit ||
            ((is_whole || evidence_.backward) && units > c.no_terms) ||

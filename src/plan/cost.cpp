@@ -18,7 +18,7 @@ namespace {
 using kda::Pass;
 using numeric::DType;
 
-/// Microseconds for a token of one value head with K = V = 128, on one thread (docs/measurements.md).
+/// Microseconds for a token of one value head with K = V = 128, on one thread (docs/performance.md).
 struct Speed {
   std::string_view variant;
   double fp32, fp64;  ///< forwards; 16-bit dtypes compute in fp32

@@ -1,5 +1,5 @@
 // What a case takes, before it is run: for the listing, for what is left on a terminal, and so that parts of
-// a plan take about the same time. Figures of one processor (docs/measurements.md); their ratios carry over,
+// a plan take about the same time. Figures of one processor (docs/performance.md); their ratios carry over,
 // and a terminal corrects them by what it sees.
 #pragma once
 

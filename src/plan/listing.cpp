@@ -38,11 +38,19 @@ std::string limits_text(const Case& item) {
 
 void add(report::Section& section, const Case& item, const Problem& problem) {
   const std::string remark = problem.remark();
-  section.add({static_cast<std::int64_t>(item.number), item.asked->place,
-               problem.source->target().name + (remark.empty() ? "" : ", " + remark),
-               std::string(name_of(item.question)), answer_text(item, problem), item.reference.name,
-               std::string(kda::name_of(item.pass)), item.tensors, limits_text(item), item.seconds, item.skip,
-               item.repro});
+  section.add_fields(
+      {{{"number", {}, Show::count}, static_cast<std::int64_t>(item.number)},
+       {{"place", "asked by"}, item.asked->place},
+       {{"target", {}}, problem.source->target().name + (remark.empty() ? "" : ", " + remark)},
+       {{"question", {}, Show::words, report::Detail::verbose}, std::string(name_of(item.question))},
+       {{"answer", {}}, answer_text(item, problem)},
+       {{"against", {}}, item.reference.name},
+       {{"pass", {}}, std::string(kda::name_of(item.pass))},
+       {{"tensors", {}}, item.tensors},
+       {{"limits", {}}, limits_text(item)},
+       {{"seconds", {}, Show::figure, report::Detail::verbose}, item.seconds},
+       {{"skip", "skipped because"}, item.skip},
+       {{"repro", {}, Show::code, report::Detail::verbose}, item.repro}});
 }
 
 }  // namespace
@@ -51,18 +59,6 @@ report::Section listing(const Plan& plan) {
   report::Section section;
   section.key = "cases_planned";
   section.tabular = true;
-  section.columns = {{"number", {}, Show::count},
-                     {"place", "asked by"},
-                     {"target", {}},
-                     {"question", {}, Show::words, report::Detail::verbose},
-                     {"answer", {}},
-                     {"against", {}},
-                     {"pass", {}},
-                     {"tensors", {}},
-                     {"limits", {}},
-                     {"seconds", {}, Show::figure, report::Detail::verbose},
-                     {"skip", "skipped because"},
-                     {"repro", {}, Show::code, report::Detail::verbose}};
   for (const Problem& problem : plan.problems)
     for (const Case& item : problem.cases) add(section, item, problem);
   std::size_t here = 0;

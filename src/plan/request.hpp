@@ -43,7 +43,7 @@ struct Selection {
   bool is_empty() const { return !variants && !recorded && !dtypes && !against && !tensors && !pass; }
 };
 
-/// Somebody's kernel behind a command line (docs/external.md).
+/// Somebody's kernel behind a command line (docs/file-format.md).
 struct ExternalProgram {
   std::string command;            ///< for /bin/sh -c, {in} and {out} standing for two fixtures
   std::string name = "external";  ///< what reports call it

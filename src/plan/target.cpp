@@ -87,7 +87,7 @@ std::vector<Target> expanded(const std::string& text, const std::string& folder,
     targets.push_back({(fs::path(name) / file).string(), (fs::path(path) / file).string(), false});
   if (targets.empty())
     throw Error(ErrorKind::usage, fmt::format("{} holds no .h5 or .hdf5 file", path), {},
-                "fixtures end so; other formats are turned into one first (README, \"Your files\")");
+                "fixtures end so; python -m kda_check convert makes one of other formats (docs/python.md)");
   return targets;
 }
 

@@ -34,6 +34,14 @@ Entry& Section::add(std::vector<Value> values) {
   return entry;
 }
 
+Entry& Section::add_fields(std::vector<Field> fields) {
+  columns.clear();
+  Entry& entry = entries.emplace_back();
+  for (auto& [column, value] : fields)
+    columns.push_back(std::move(column)), entry.values.push_back(std::move(value));
+  return entry;
+}
+
 void Document::add(Document part) {
   const auto append = [](auto& to, auto& from) { std::ranges::move(from, std::back_inserter(to)); };
   append(problems, part.problems);

@@ -111,6 +111,8 @@ struct Column {
   const std::string& title() const { return heading.empty() ? key : heading; }
 };
 
+using Field = std::pair<Column, Value>;
+
 struct Table {
   std::string key;  ///< in JSON: an array of this name, an object for each row
   std::string title;
@@ -148,6 +150,8 @@ struct Section {
 
   /// One more entry of these values, whose other parts are for the caller to fill in.
   Entry& add(std::vector<Value> values);
+  /// The same, with what the columns of all entries are.
+  Entry& add_fields(std::vector<Field> fields);
 };
 
 // ---- the whole

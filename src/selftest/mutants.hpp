@@ -1,5 +1,5 @@
 // Wrong kernels that the gate must catch, and some written another way that it must let pass
-// (docs/selftest.md).
+// (docs/developing.md).
 #pragma once
 
 #include <cstdint>

@@ -52,16 +52,6 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
   report::Section section;
   section.key = "rows";
   section.tabular = true;
-  section.columns = {{"name", {}},
-                     {"dtype", {}},
-                     {"size", {}},
-                     {"pass", {}},
-                     {"healthy", {}, Show::data},
-                     {"finding", {}},
-                     {"what", {}},
-                     {"caught_by", {}, Show::sentence},
-                     {"in_suite", {}, Show::data},
-                     {"suite", {}, Show::sentence}};
   std::map<std::string_view, std::size_t> count;
   for (const Subject& subject : subjects) {
     const std::string_view finding = subject.finding(!suite.empty());
@@ -75,10 +65,16 @@ report::Section rows_about(const std::vector<Subject>& subjects, const std::stri
             ? std::string()
             : fmt::format("{}: {}: {}", who, suite,
                           subject.in_suite.empty() ? "passes every line" : "first at " + subject.in_suite);
-    report::Entry& entry =
-        section.add({std::string(subject.name), std::string(numeric::name_of(subject.dtype)), subject.size,
-                     std::string(kda::name_of(subject.pass)), subject.healthy, std::string(finding),
-                     std::string(subject.variant.summary), checks, subject.in_suite, over_suite});
+    report::Entry& entry = section.add_fields({{{"name", {}}, std::string(subject.name)},
+                                               {{"dtype", {}}, std::string(numeric::name_of(subject.dtype))},
+                                               {{"size", {}}, subject.size},
+                                               {{"pass", {}}, std::string(kda::name_of(subject.pass))},
+                                               {{"healthy", {}, Show::data}, subject.healthy},
+                                               {{"finding", {}}, std::string(finding)},
+                                               {{"what", {}}, std::string(subject.variant.summary)},
+                                               {{"caught_by", {}, Show::sentence}, checks},
+                                               {{"in_suite", {}, Show::data}, subject.in_suite},
+                                               {{"suite", {}, Show::sentence}, over_suite}});
     const bool right = finding == "passes" || finding == "caught";
     const bool hidden = finding == "not seen" || finding == "below the floor";
     entry.verdict = right ? Verdict::pass : hidden ? Verdict::skipped : Verdict::fail;
@@ -168,7 +164,7 @@ void selftest(const SelftestRequest& request, report::Document& document) {
         std::ranges::none_of(forward, is_it) && std::ranges::none_of(backward, is_it) &&
         std::ranges::find(engine::fault_rows(), name, &engine::FaultRow::key) == engine::fault_rows().end())
       throw Error(ErrorKind::usage, fmt::format("no wrong kernel that is tried here is called '{}'", name),
-                  {}, "their names: docs/selftest.md, or the report of a selftest");
+                  {}, "the report of a selftest names all of them");
   const auto joined = [&] {
     std::vector<Subject> all;
     for (const std::vector<Subject>* const some : {&forward, &at_floors, &backward})

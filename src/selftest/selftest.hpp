@@ -1,4 +1,4 @@
-// `selftest`: can the gate fail? Wrong kernels must be caught, healthy ones must pass (docs/selftest.md).
+// `selftest`: can the gate fail? Wrong kernels must be caught, healthy ones must pass (docs/developing.md).
 #pragma once
 
 #include <functional>

@@ -83,7 +83,7 @@ TEST_CASE("make and capture write over no recorded answers by accident", "[cli][
     const Output output = program(words);
     INFO(words << ": " << output.err);
     CHECK(output.code == 2);
-    CHECK_THAT(output.err, ContainsSubstring("holds recorded answers, which would be lost; hint: --replace"));
+    CHECK_THAT(output.err, ContainsSubstring("holds recorded outputs, which would be lost; hint: --replace"));
     CHECK(read_file(file) == read_file(small));
   }
   CHECK(program("make control:T=2 -o " + text).code == 2);
@@ -231,12 +231,12 @@ TEST_CASE("explain says what makes the difference of two outputs, and which sett
 
 TEST_CASE("explain --between refuses what are not two outputs in one line", "[cli]") {
   for (const auto& [words, said] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"fla_chunk", "--between takes two answers"},
-           {"fla_chunk,chunk,naive", "--between takes two answers"},
-           {"fla_chunk,fla_chunk", "--between takes two answers, and fla_chunk is one"},
+           {"fla_chunk", "--between takes two outputs"},
+           {"fla_chunk,chunk,naive", "--between takes two outputs"},
+           {"fla_chunk,fla_chunk", "--between takes two outputs, and fla_chunk is one"},
            {"fla_chunk,nobody", "no fixture has a group expected/nobody"},
            {"fla_chunk,chunk+nothing", "nothing"},
-           {"fla_chunk,chunk --recorded fla_chunk", "--between names its answers itself"}}) {
+           {"fla_chunk,chunk --recorded fla_chunk", "--between names its outputs itself"}}) {
     const Output output = program("explain " + small + " --between " + words);
     INFO(words << ": " << output.err);
     CHECK(output.code == 2);

@@ -237,12 +237,15 @@ TEST_CASE("an element that is off by more than is derived is no fault where a tw
   }
 }
 
-TEST_CASE("a wrong element passes no more easily beside twins that are worse elsewhere", "[engine][limits]") {
-  // A column of v that is small, and all of o there lost: rms sees nothing of it.
+TEST_CASE("what is lost of a column that is small is seen, of one head and of all", "[engine][limits]") {
+  // rms, and the errors of rows, see nothing of it.
   kda::Problem problem = kda::parse_regime("control:T=256,H=2,K=64,V=64,dtype=bf16").build();
   for (std::size_t i = 5; i < problem.v.size(); i += 64) problem.v.set(i, problem.v.value(i) * 0x1p-8);
+  const std::size_t step = GENERATE(64, 128);
+  const double left = GENERATE(0.0, 0.9, 1.0);
+  CAPTURE(step, left);
   kda::Answer answer = test::run(problem, "chunk", numeric::DType::bf16);
-  for (std::size_t i = 5; i < answer.o.size(); i += 128) answer.o.set(i, 0);
+  for (std::size_t i = 5; i < answer.o.size(); i += step) answer.o.set(i, left * answer.o.value(i));
   const TemporaryFixture file(problem, nullptr, "lost-column");
   fixture::WriteRequest written;
   written.name = "lost column", written.problem = &problem;
@@ -251,7 +254,7 @@ TEST_CASE("a wrong element passes no more easily beside twins that are worse els
   plan::Request request = request_for({file.path});
   request.selection.variants = Names{};
   const report::Document document = ran(request);
-  CHECK(document.cases.at(0).verdict == Verdict::fail);
+  CHECK(document.cases.at(0).verdict == (left < 1 ? Verdict::fail : Verdict::pass));
 }
 
 TEST_CASE("on keys that are not alike the limits are what they were without", "[engine][limits]") {

@@ -101,7 +101,7 @@ TEST_CASE("a fault at twice its floor is found where it is, at half of it not", 
   REQUIRE(bench.power.healthy);
   CHECK(*bench.power.healthy < 1);
   REQUIRE(bench.faults.size() == bench.power.faults.size());
-  const test::Sampled sample(3);
+  const test::Sampled sample(9);
   INFO(sample.text());
   std::set<std::string_view> seen;
   for (std::size_t i = 0; i < bench.faults.size(); ++i) {

@@ -285,7 +285,7 @@ TEST_CASE("stages that kernels recorded on a GPU err as those of their twins do"
       INFO(item.section().path << ' ' << item.words("answer") << ' ' << row.words("name") << ' '
                                << row.words("reason"));
       ++held;
-      // FLA's softplus (docs/findings.md).
+      // FLA's softplus (docs/explain.md).
       const bool is_finding = row.words("name") == "g_cumsum" && row.words("verdict") == "fail";
       CHECK((is_finding || row.words("verdict") == "pass"));
       if (is_finding) CHECK_THAT(row.words("reason"), ContainsSubstring("x 2^-24 exp(A_log)"));

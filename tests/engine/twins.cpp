@@ -88,7 +88,7 @@ TEST_CASE("kernels that ran on a GPU err as their twins do", "[engine][twins]") 
       if (!tensor.twins) continue;
       INFO(item.fixture << ' ' << item.variant << ' ' << tensor.name << ": " << tensor.reason);
       ++held;
-      // Its softplus is eighty times less accurate than fp32 allows (docs/findings.md).
+      // Its softplus is eighty times less accurate than fp32 allows (docs/explain.md).
       const bool is_finding = item.variant == "fla_recurrent" && tensor.name == "final_state" &&
                               item.fixture.find("softplus") != std::string::npos;
       CHECK(tensor.twins->ratio <= 1);

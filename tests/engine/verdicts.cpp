@@ -55,7 +55,7 @@ TEST_CASE(
   for (const char* const name : {"naive", "recurrent", "chunk"})
     for (const char* const group : {"fla_chunk", "fla_recurrent", "torch_fp64"})
       CHECK(has_case(document, name, group));
-  // Figures of code we did not write (docs/measurements.md): the recurrence about 5e-8, the tf32 chunk form
+  // Figures of code we did not write (docs/performance.md): the recurrence about 5e-8, the tf32 chunk form
   // about 1e-3.
   CHECK(metric(case_of(document, "fla_recurrent", "oracle"), "o", "rms_ratio") ==
         Approx(5.3e-8).epsilon(0.05));
@@ -81,7 +81,7 @@ TEST_CASE("every committed fixture passes in every dtype that holds it", "[engin
                       << item.reason);
     if (item.variant == "fla_recurrent" && item.fixture == "fla_bf16_softplus_gate_backward" &&
         item.against == "oracle") {
-      CHECK(item.verdict == Verdict::fail);  // a true finding, docs/findings.md
+      CHECK(item.verdict == Verdict::fail);  // a true finding, docs/explain.md
       CHECK_THAT(item.reason, ContainsSubstring("softplus as log2(1 + 2^x) by lg2.approx"));
       continue;
     }

@@ -1,4 +1,5 @@
-// What is forecast from the inputs, against the limits of docs/regimes.md from both sides, and against runs.
+// What is forecast from the inputs, against the limits of docs/scenarios.md from both sides, and against
+// runs.
 #include "explain/growth/forecast.hpp"
 
 #include <cmath>

@@ -130,7 +130,7 @@ inline std::vector<Regime> spoiled_regimes() {
   return regimes;
 }
 
-/// Unit keys with cosine `rho` between them (docs/regimes.md, corr_keys and identical_keys).
+/// Unit keys with cosine `rho` between them (docs/scenarios.md, corr_keys and identical_keys).
 inline std::vector<Regime> correlated_key_regimes(const std::vector<std::size_t>& lengths) {
   std::vector<Regime> regimes;
   constexpr std::size_t K = 32;

@@ -1,5 +1,5 @@
 // A whole file, read in this process: finds faults of the HDF5 library too, which the program keeps in a
-// process of its own (docs/fuzzing.md).
+// process of its own (docs/developing.md).
 #include <fcntl.h>
 
 #include <filesystem>

@@ -847,7 +847,7 @@ TEST_CASE("the scalar kernel of these tests without a mistake is right", "[hypot
 }
 
 TEST_CASE("every fault is named when a kernel has exactly this one", "[hypotheses][naming]") {
-  test::Sampled sample(18);
+  test::Sampled sample(40);
   INFO(sample.text());
   std::vector<std::pair<std::string, const hypotheses::Fault*>> list;
   for (const hypotheses::Fault& fault : hypotheses::faults())
@@ -916,8 +916,11 @@ TEST_CASE("a fault of some columns is named with them", "[hypotheses][naming]") 
   c.slow = true;
   const kda::Problem problem = problem_of(c);
   const kda::Answer right = mutant(problem, "none");
-  for (const char* const name : {"beta_twice", "readout_lost"})
-    for (const std::size_t first : {0, 24}) {
+  test::Sampled sample(2);
+  INFO(sample.text());
+  for (const std::size_t first : {0, 24})
+    for (const char* const name : {"beta_twice", "readout_lost"}) {
+      if (!sample.next()) continue;
       INFO(name << ' ' << first);
       kda::Answer answer = std::string(name) == "readout_lost" ? chunk_mutant(problem, name, DType::fp32)
                                                                : mutant(problem, name);
@@ -942,10 +945,13 @@ TEST_CASE("a fault of one chunk, or from one on, is named with it", "[hypotheses
     std::size_t begin, end;
     const char* where;
   };
+  test::Sampled sample(3);
+  INFO(sample.text());
   for (const Part& part :
        {Part{0, 64, ", in chunk 0 alone (t=0..63)"}, Part{64, 128, ", in chunk 1 alone (t=64..127)"},
         Part{128, 150, ", in the last chunk alone (t=128..149)"}, Part{64, 150, ", from chunk 1 on (t=64)"}})
     for (const char* const name : {"beta_missing", "gate_mean"}) {
+      if (!sample.next()) continue;
       kda::Problem misread = problem_of(c);
       for (std::size_t t = part.begin; t < part.end; ++t) {
         double mean = 0;
@@ -1041,10 +1047,13 @@ TEST_CASE("two mistakes at once are named together", "[hypotheses][naming]") {
   Case c;
   c.slow = true;
   const kda::Problem problem = problem_of(c);
+  test::Sampled sample(3);
+  INFO(sample.text());
   for (const char* const both :
        {"exp2 and beta_twice", "gate_missing and final_state_transposed",
         "output_doubled and initial_state_missing", "log2e_twice and initial_state_missing"})
     for (const DType dtype : {DType::fp32, DType::bf16}) {
+      if (!sample.next()) continue;
       INFO(both << numeric::name_of(dtype));
       CHECK(names(probed(problem, mutant(problem, both, dtype))) == both);
     }

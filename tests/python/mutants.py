@@ -1,4 +1,4 @@
-"""Wrong kernels under the tolerance of FLA's tests, and under kda_check (docs/tolerances.md has the tables, and says how).
+"""Wrong kernels under the tolerance of FLA's tests, and under kda_check (docs/verdicts.md sums it up).
 
     python tests/python/mutants.py [fp16 bf16]
 """

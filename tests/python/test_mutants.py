@@ -1,4 +1,4 @@
-"""Rows of docs/tolerances.md: `python tests/python/mutants.py` makes all of them."""
+"""Some rows of `python tests/python/mutants.py`, which docs/verdicts.md sums up."""
 
 import pytest
 

@@ -36,7 +36,7 @@ ProblemSpec packed_spec();
 kda::Problem make_problem(const ProblemSpec& spec, std::uint64_t seed = 1);
 
 /// A problem whose every sum is exact in any format and any order: one-hot keys and queries, no decay, small
-/// integers (docs/regimes.md, onehot_exact).
+/// integers (docs/scenarios.md, onehot_exact).
 kda::Problem exact_problem(std::size_t T, std::size_t K, std::size_t V, numeric::DType dtype,
                            int chunk_size = 64);
 

@@ -9,7 +9,7 @@
 namespace kda_check::test {
 
 /// Every `step`-th item from `first` on. Without the variable `first` is drawn anew; KDA_CHECK_SAMPLE=3
-/// begins at the fourth, KDA_CHECK_SAMPLE=all takes every item (docs/testing.md).
+/// begins at the fourth, KDA_CHECK_SAMPLE=all takes every item (docs/developing.md).
 struct Sampled {
   explicit Sampled(std::size_t one_in = 64) : first(std::random_device()() % one_in), step(one_in) {
     const char* const wanted = std::getenv("KDA_CHECK_SAMPLE");

@@ -1,5 +1,5 @@
-// gpu-chunk on tensor cores, backwards, in the order of its kernels (docs/gpu.md, "Backwards on tensor
-// cores"):
+// gpu-chunk on tensor cores, backwards, in the order of its kernels (docs/gpu.md, "How the kernels
+// work"):
 //
 //   prepare          the images of the chunks, as forwards; and G and the norms
 //   states           forwards, without o: h and v_new are left

@@ -1,4 +1,4 @@
-// gpu-chunk on tensor cores, forwards, in two kernels (docs/gpu.md, "On tensor cores"): one makes of each
+// gpu-chunk on tensor cores, forwards, in two kernels (docs/gpu.md, "Tensor cores"): one makes of each
 // chunk what the state needs of it, an image; the other takes the state through the images.
 #pragma once
 

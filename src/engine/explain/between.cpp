@@ -145,40 +145,25 @@ void compare_pass(Context& context, const plan::Case& item, kda::Pass pass, Comp
   const hypotheses::Between found =
       hypotheses::between({&a, &*to.computation(), to.forward()}, {&b, &*from.computation(), from.forward()},
                           context.resources().threads);
-  report::Entry entry;
+  report::Entry& entry =
+      section.add_fields({{{"from", {}}, from.name()},
+                          {{"to", {}}, to.name()},
+                          {{"pass", {}, Show::data}, std::string(kda::name_of(pass))},
+                          {{"difference", {}, Show::data}, found.difference},
+                          {{"left", {}, Show::data}, found.left_of_a + found.left_of_b},
+                          {{"differing", {}, Show::data}, static_cast<std::int64_t>(found.differing)},
+                          {{"elements", {}, Show::data}, static_cast<std::int64_t>(found.elements)},
+                          {{"without_effect", {}, Show::data}, found.without_effect},
+                          {{"repro", {}, Show::data}, item.repro}});
   entry.title =
       fmt::format("from {} to {}{}", from.name(), to.name(), pass == kda::Pass::forward ? "" : ", gradients");
   entry.verdict =
       to.doubt().empty() && from.doubt().empty() ? judge::Verdict::pass : judge::Verdict::inconclusive;
   entry.reason = between_reason(found, to, from);
-  entry.values = {from.name(),
-                  to.name(),
-                  std::string(kda::name_of(pass)),
-                  found.difference,
-                  found.left_of_a + found.left_of_b,
-                  static_cast<std::int64_t>(found.differing),
-                  static_cast<std::int64_t>(found.elements),
-                  found.without_effect,
-                  item.repro};
   entry.tables = {steps_table(found, to, from), of_tensors_table(found)};
-  section.entries.push_back(std::move(entry));
 }
 
 }  // namespace
-
-report::Section between_section(const Context& context) {
-  report::Section section = section_of(context, "between");
-  section.columns = {{"from", {}},
-                     {"to", {}},
-                     {"pass", {}, Show::data},
-                     {"difference", {}, Show::data},
-                     {"left", {}, Show::data},
-                     {"differing", {}, Show::data},
-                     {"elements", {}, Show::data},
-                     {"without_effect", {}, Show::data},
-                     {"repro", {}, Show::data}};
-  return section;
-}
 
 void compare_outputs(Context& context, const plan::Case& item, report::Section& explained,
                      report::Section& between) {

@@ -84,7 +84,7 @@ std::string fault_reason(const hypotheses::Naming& naming) {
   for (const hypotheses::Cause& cause : naming.causes) causes.push_back(with_ratios(cause));
   std::string text = "as if " + join(causes, ", or as if ");
   if (causes.empty())
-    text = naming.tried == 0 ? "no known fault could be tried (docs/faults.md, What it cannot see)"
+    text = naming.tried == 0 ? "no known fault could be tried (docs/explain.md, What it cannot see)"
                              : fmt::format("none of {} known faults explains it", naming.tried);
   if (naming.nearest) text += "; the nearest: as if " + with_ratios(*naming.nearest);
   return text;
@@ -186,39 +186,26 @@ report::Table causes_table(const char* key, const std::vector<hypotheses::Cause>
   return table;
 }
 
-report::Entry fault_entry(const plan::Case& item, const report::CaseResult& result,
-                          const hypotheses::Naming& finding, const std::string& place) {
+void add_entry(report::Section& section, const plan::Case& item, const report::CaseResult& result,
+               const hypotheses::Naming& finding, const std::string& place) {
   const bool fails = result.verdict == judge::Verdict::fail;
-  report::Entry entry;
+  report::Entry& entry = section.add_fields(
+      {{{"output", {}}, item.who},
+       {{"pass", {}, Show::data}, std::string(kda::name_of(item.pass))},
+       {{"dtype", {}, Show::data}, result.dtype},
+       {{"fails", {}, Show::sentence}, fails ? report::Value(result.reason) : report::Value()},
+       {{"tried", {}, Show::data}, static_cast<std::int64_t>(finding.tried)},
+       {{"scope", {}, Show::data}, scope_text(finding)},
+       {{"repro", {}, Show::data}, item.repro}});
   const bool backward = item.pass == kda::Pass::backward;
   entry.title = fmt::format("{}, {}{}", item.who, backward ? "gradients, " : "", result.dtype);
   entry.verdict = result.verdict;
   entry.reason = fails                   ? fault_reason(finding) + (place.empty() ? "" : "; " + place)
                  : result.reason.empty() ? "within its limits"
                                          : result.reason;
-  entry.values = {item.who,
-                  std::string(kda::name_of(item.pass)),
-                  result.dtype,
-                  fails ? report::Value(result.reason) : report::Value(),
-                  static_cast<std::int64_t>(finding.tried),
-                  scope_text(finding),
-                  item.repro};
   std::vector<hypotheses::Cause> nearest;
   if (finding.nearest) nearest.push_back(*finding.nearest);
   entry.tables = {causes_table("causes", finding.causes), causes_table("nearest", nearest)};
-  return entry;
-}
-
-report::Section faults_section(const Context& context) {
-  report::Section section = section_of(context, "faults");
-  section.columns = {{"output", {}},
-                     {"pass", {}, Show::data},
-                     {"dtype", {}, Show::data},
-                     {"fails", {}, Show::sentence},
-                     {"tried", {}, Show::data},
-                     {"scope", {}, Show::data},
-                     {"repro", {}, Show::data}};
-  return section;
 }
 
 }  // namespace
@@ -250,7 +237,7 @@ void find_faults(Context& context, Findings& findings) {
                  item.measures, std::move(item.limits), 0, item.evidence));
   }
   if (cases.empty()) return;
-  keep_finished(findings, faults_section(context), [&](report::Section& section) {
+  keep_finished(findings, section_of(context, "faults"), [&](report::Section& section) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       conclude(results[i]);
       hypotheses::Naming finding;
@@ -265,7 +252,7 @@ void find_faults(Context& context, Findings& findings) {
         std::erase(words, "");
         place = join(words, "; ");
       }
-      section.entries.push_back(fault_entry(*cases[i], results[i], finding, place));
+      add_entry(section, *cases[i], results[i], finding, place);
     }
   });
   context.release();

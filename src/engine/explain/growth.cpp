@@ -64,7 +64,7 @@ std::vector<Crossed> crossings_of(const Followed& followed) {
   return list;
 }
 
-report::Section section_about(const Followed& followed, const std::string& path, std::size_t windows,
+report::Section empty_section(const Followed& followed, const std::string& path, std::size_t windows,
                               const std::string& oracle) {
   const std::string against = followed.item.reference.name;
   report::Section section;
@@ -76,31 +76,6 @@ report::Section section_about(const Followed& followed, const std::string& path,
       against == "oracle" ? fmt::format("the oracle ({} recurrence)", oracle) : "expected/" + against,
       report::counted(windows, "window"), report::counted(followed.window, "token"),
       from_end(followed) ? " counted back from the last, t=-1" : "");
-  section.columns = {
-      {"answer", {}},
-      {"recorded", {}, Show::data},
-      {"precision", "dtype/compute"},
-      {"dtype", {}, Show::data},
-      {"compute", {}, Show::data},
-      {"arithmetic", {}, Show::data},
-      {"against", {}, Show::data},
-      {"tensor", {}, Show::data},
-      {"from", {}, Show::data},
-      {"window", {}, Show::data},
-      {"trend", {}},
-      {"slope", {}, Show::figure},
-      {"standard_error", "+-", Show::figure},
-      {"r2", {}, Show::figure},
-      {"windows_fitted", {}, Show::data},
-      {"first", {}, Show::figure},
-      {"last", {}, Show::figure},
-      {"bias", {}, Show::figure},
-      {"worst", {}},
-      {"worst_head", "worst head"},
-      {"crossing", "first over a limit"},
-      {"rms_ratio", from_end(followed) ? "rms_ratio from T back" : "rms_ratio along T", Show::along},
-      {"crossed", {}, Show::sentence},
-      {"repro", {}, Show::data}};
   return section;
 }
 
@@ -171,7 +146,7 @@ std::vector<std::string> crossed_sentences(const Followed& followed, const std::
   return lines;
 }
 
-report::Entry entry_of(const Followed& followed, const explain::Growth& growth) {
+void add_entry(report::Section& section, const Followed& followed, const explain::Growth& growth) {
   const Answered& who = followed.who;
   const std::vector<Crossed> crossings = crossings_of(followed);
   std::vector<double> ratios;
@@ -180,48 +155,45 @@ report::Entry entry_of(const Followed& followed, const explain::Growth& growth) 
   const bool fitted = growth.fit.points > 2;
   const auto figure = [&](double value) { return fitted ? Value(value) : Value(); };
   const std::string dtype(numeric::name_of(who.dtype)), compute(numeric::row_of(who.compute).name);
-  report::Entry entry;
-  entry.values = {
-      who.name,
-      who.role == report::Role::recorded,
-      report::precision_text(dtype, compute),
-      dtype,
-      compute,
-      who.arithmetic,
-      followed.item.reference.name,
-      followed.measured.tensor,
-      std::string(explain::name_of(followed.origin)),
-      integer(followed.window),
-      std::string(explain::name_of(growth.trend)),
-      figure(growth.fit.slope),
-      figure(growth.fit.standard_error),
-      figure(growth.fit.r2),
-      integer(growth.fit.points),
-      ratios.front(),
-      ratios.back(),
-      bias_value(growth.bias),
-      fmt::format("{:.3g} at {}", ratios[worst], position_text(followed, growth.windows[worst].first)),
-      fmt::format("h={} {:.3g}", growth.worst_head, growth.heads[growth.worst_head].rms_ratio),
-      crossing_text(followed, crossings),
-      ratios,
-      crossed_sentences(followed, crossings),
-      followed.item.repro};
+  report::Entry& entry = section.add_fields(
+      {{{"answer", {}}, who.name},
+       {{"recorded", {}, Show::data}, who.role == report::Role::recorded},
+       {{"precision", "dtype/compute"}, report::precision_text(dtype, compute)},
+       {{"dtype", {}, Show::data}, dtype},
+       {{"compute", {}, Show::data}, compute},
+       {{"arithmetic", {}, Show::data}, who.arithmetic},
+       {{"against", {}, Show::data}, followed.item.reference.name},
+       {{"tensor", {}, Show::data}, followed.measured.tensor},
+       {{"from", {}, Show::data}, std::string(explain::name_of(followed.origin))},
+       {{"window", {}, Show::data}, integer(followed.window)},
+       {{"trend", {}}, std::string(explain::name_of(growth.trend))},
+       {{"slope", {}, Show::figure}, figure(growth.fit.slope)},
+       {{"standard_error", "+-", Show::figure}, figure(growth.fit.standard_error)},
+       {{"r2", {}, Show::figure}, figure(growth.fit.r2)},
+       {{"windows_fitted", {}, Show::data}, integer(growth.fit.points)},
+       {{"first", {}, Show::figure}, ratios.front()},
+       {{"last", {}, Show::figure}, ratios.back()},
+       {{"bias", {}, Show::figure}, bias_value(growth.bias)},
+       {{"worst", {}},
+        fmt::format("{:.3g} at {}", ratios[worst], position_text(followed, growth.windows[worst].first))},
+       {{"worst_head", "worst head"},
+        fmt::format("h={} {:.3g}", growth.worst_head, growth.heads[growth.worst_head].rms_ratio)},
+       {{"crossing", "first over a limit"}, crossing_text(followed, crossings)},
+       {{"rms_ratio", from_end(followed) ? "rms_ratio from T back" : "rms_ratio along T", Show::along},
+        ratios},
+       {{"crossed", {}, Show::sentence}, crossed_sentences(followed, crossings)},
+       {{"repro", {}, Show::data}, followed.item.repro}});
   // No verdict: derived limits are for whole tensors, and inform along T.
   entry.tables.push_back(windows_of(growth, followed.measured.measures.has_magnitude));
   entry.tables.push_back(heads_of(growth));
   entry.tables.push_back(crossings_table(followed, crossings));
-  return entry;
 }
 
 /// Entries of one title are rows of one table.
-void add_entry(Findings& findings, report::Section section, report::Entry entry) {
+report::Section& section_about(Findings& findings, report::Section section) {
   for (report::Section& known : findings.sections)
-    if (known.key == section.key && known.title == section.title) {
-      known.entries.push_back(std::move(entry));
-      return;
-    }
-  section.entries.push_back(std::move(entry));
-  findings.sections.push_back(std::move(section));
+    if (known.key == section.key && known.title == section.title) return known;
+  return findings.sections.emplace_back(std::move(section));
 }
 
 }  // namespace
@@ -263,10 +235,10 @@ void follow_growth(Context& context, Findings& findings) {
                                 of.asked->window.value_or(of.chunk_size(problem.outline)),
                                 origin};
         const explain::Growth growth = explain::growth_of(item.series, sequences, followed.window, origin);
-        add_entry(findings,
-                  section_about(followed, problem.source->target().name, growth.windows.size(),
-                                std::string(plan::name_of(oracle))),
-                  entry_of(followed, growth));
+        add_entry(
+            section_about(findings, empty_section(followed, problem.source->target().name,
+                                                  growth.windows.size(), std::string(plan::name_of(oracle)))),
+            followed, growth);
       }
     context.release();
   }

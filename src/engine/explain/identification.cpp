@@ -19,29 +19,6 @@ using report::Show;
 using report::Value;
 
 Value number_of(std::size_t count) { return static_cast<std::int64_t>(count); }
-report::Section explained_section(const Context& context) {
-  report::Section section = section_of(context, "explained");
-  section.columns = {{"output", {}},
-                     {"pass", {}, Show::data},
-                     {"dtype", {}, Show::data},
-                     {"identity", {}, Show::data},
-                     {"variant", {}, Show::data},
-                     {"preset", {}, Show::data},
-                     {"chunk_size", {}, Show::data},
-                     {"arithmetic", {}, Show::data},
-                     {"settings", {}, Show::data},
-                     {"explained", {}, Show::data},
-                     {"explained_again", {}, Show::data},
-                     {"blocks", {}, Show::data},
-                     {"errors", {}, Show::data},
-                     {"relative_error", {}, Show::data},
-                     {"differing", {}, Show::data},
-                     {"elements", {}, Show::data},
-                     {"tried", {}, Show::data},
-                     {"cannot_be_told_apart", {}, Show::data},
-                     {"repro", {}, Show::data}};
-  return section;
-}
 
 std::string_view text_of(Identity identity) {
   switch (identity) {
@@ -155,7 +132,28 @@ Identification identify_pass(Context& context, const plan::Case& item, std::size
     context.progress(fmt::format("{}: {}", who.name, what));
   };
   Identification found = hypotheses::identify(recorded, who.dtype, settings);
-  report::Entry entry;
+  const bool has_one = found.hypothesis.variant != nullptr;
+  report::Entry& entry = section.add_fields(
+      {{{"output", {}}, who.name},
+       {{"pass", {}, Show::data}, std::string(kda::name_of(pass))},
+       {{"dtype", {}, Show::data}, std::string(numeric::name_of(who.dtype))},
+       {{"identity", {}, Show::data}, std::string(text_of(found.end))},
+       {{"variant", {}, Show::data}, std::string(has_one ? found.hypothesis.variant->name : "")},
+       {{"preset", {}, Show::data}, found.hypothesis.preset},
+       {{"chunk_size", {}, Show::data}, number_of(has_one ? found.hypothesis.options.chunk_size : 0)},
+       {{"arithmetic", {}, Show::data},
+        has_one ? hypotheses::arithmetic_words(found.hypothesis, problem) : std::string()},
+       {{"settings", {}, Show::data}, found.hypothesis.change},
+       {{"explained", {}, Show::data}, found.explained},
+       {{"explained_again", {}, Show::data}, found.again ? Value(*found.again) : Value()},
+       {{"blocks", {}, Show::data}, found.blocks},
+       {{"errors", {}, Show::data}, number_of(found.errors)},
+       {{"relative_error", {}, Show::data}, found.relative_error},
+       {{"differing", {}, Show::data}, number_of(found.differing)},
+       {{"elements", {}, Show::data}, number_of(found.elements)},
+       {{"tried", {}, Show::data}, number_of(found.tried)},
+       {{"cannot_be_told_apart", {}, Show::data}, found.cannot_be_told_apart},
+       {{"repro", {}, Show::data}, item.repro}});
   entry.title = fmt::format("{}{}, {}", who.name, pass == kda::Pass::forward ? "" : ", gradients",
                             numeric::name_of(who.dtype));
   entry.verdict = found.end == Identity::stranger ? judge::Verdict::inconclusive : judge::Verdict::pass;
@@ -165,35 +163,13 @@ Identification identify_pass(Context& context, const plan::Case& item, std::size
     entry.reason = fmt::format("{} not finite, where the truth is; of the others: {}",
                                report::counted(found.not_finite, "element"), entry.reason);
   }
-  const bool has_one = found.hypothesis.variant != nullptr;
-  entry.values = {who.name,
-                  std::string(kda::name_of(pass)),
-                  std::string(numeric::name_of(who.dtype)),
-                  std::string(text_of(found.end)),
-                  std::string(has_one ? found.hypothesis.variant->name : ""),
-                  found.hypothesis.preset,
-                  number_of(has_one ? found.hypothesis.options.chunk_size : 0),
-                  has_one ? hypotheses::arithmetic_words(found.hypothesis, problem) : std::string(),
-                  found.hypothesis.change,
-                  found.explained,
-                  found.again ? Value(*found.again) : Value(),
-                  found.blocks,
-                  number_of(found.errors),
-                  found.relative_error,
-                  number_of(found.differing),
-                  number_of(found.elements),
-                  number_of(found.tried),
-                  found.cannot_be_told_apart,
-                  item.repro};
   entry.tables = {shares_table(found), advice_table(found)};
-  section.entries.push_back(std::move(entry));
   return found;
 }
 
 void identify_outputs(Context& context, Findings& findings) {
-  report::Section explained = explained_section(context);
-  keep_finished(findings, between_section(context), [&](report::Section& between) {
-    keep_finished(findings, std::move(explained), [&](report::Section& section) {
+  keep_finished(findings, section_of(context, "between"), [&](report::Section& between) {
+    keep_finished(findings, section_of(context, "explained"), [&](report::Section& section) {
       for (const plan::Case& item : context.plan().cases) {
         if (item.question != plan::Question::identity) continue;
         try {

@@ -18,7 +18,6 @@ const hypotheses::Hypothesis* known_computation(const hypotheses::Identification
 /// "99.8 %"; no share but the whole is 100 %.
 std::string percent(double share);
 
-report::Section between_section(const Context& context);
 /// The settings that make the difference of the two outputs of a case, with both identified: an entry of
 /// `between` for each pass. Throws NoAnswer.
 void compare_outputs(Context& context, const plan::Case& item, report::Section& explained,

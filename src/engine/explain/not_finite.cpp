@@ -76,7 +76,7 @@ std::string breaking_like(const Problem& problem, const Answered& got, int threa
       if (!chunk.unsupported(problem, options).empty() ||
           !loses_the_same(problem, got, chunk.run(problem, options), rows))
         continue;
-      const std::string where = foreseen_overflow(problem, options);
+      const std::string where = forecast_overflow(problem, options);
       return fmt::format("{}: as of a kernel in chunks of {} {}{}{}", breaking.kind, rows, breaking.meaning,
                          where.empty() ? "" : ": ", where);
     }

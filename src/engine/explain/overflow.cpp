@@ -245,13 +245,30 @@ const char* headline(Outlook outlook) {
   return outlook == Outlook::wrong ? "WRONG" : "SAFE";
 }
 
-report::Entry entry_of(const Forecast& forecast, const std::vector<explain::StateForecast>& states,
-                       bool packed, const plan::Case& item) {
+void add_entry(report::Section& section, const Forecast& forecast,
+               const std::vector<explain::StateForecast>& states, bool packed, const plan::Case& item) {
   const DecayForecast& decay = forecast.selected_decay;
   const std::string arithmetic = kda::describe(forecast.selected, {.chunk = true});
   const std::string dtype(numeric::name_of(forecast.dtype));
   const std::string token_forms = lost_text(forecast.token_forms, packed);
-  report::Entry entry;
+  report::Entry& entry = section.add_fields(
+      {{{"dtype", {}}, dtype},
+       {{"chunk_size", {}, Show::data}, count(forecast.chunk_size)},
+       {{"arithmetic", {}, Show::data}, arithmetic},
+       {{"outlook", {}, Show::data}, outlook_name(forecast.outlook())},
+       {{"chunk_forms", {}, Show::data}, lost_text(forecast.chunk_forms, packed)},
+       {{"token_forms", {}, Show::data}, token_forms},
+       {{"token_forms_text", {}, Show::sentence},
+        "naive, recurrent: " + (token_forms.empty() ? "safe" : "breaks: " + token_forms)},
+       {{"selected_decay", {}, Show::data}, decay.form},
+       {{"selected_inverse", {}, Show::data}, forecast.selected_inverse.form},
+       {{"largest_L", {}, Show::data}, forecast.growth.largest_L},
+       {{"largest_inverse", {}, Show::data}, forecast.growth.largest_inverse},
+       {{"norm", {}, Show::data}, forecast.growth.norm},
+       {{"inverse_text", {}, Show::sentence},
+        fmt::format("inverse of I + L: largest entry {:.3g}, norm {:.3g}; largest |L| {:.3g}",
+                    forecast.growth.largest_inverse, forecast.growth.norm, forecast.growth.largest_L)},
+       {{"repro", {}, Show::data}, item.repro}});
   entry.title =
       fmt::format("forecast of {} in {}, chunks of {}: {}", item.who, dtype, forecast.chunk_size, arithmetic);
   // The gate of a forecast: is a run of the selected formulation to be trusted?
@@ -261,53 +278,21 @@ report::Entry entry_of(const Forecast& forecast, const std::vector<explain::Stat
                      : fmt::format("{}: decay={}: {}; inverse={}: {}", headline(forecast.outlook()),
                                    decay.form, decay_text(decay, packed), forecast.selected_inverse.form,
                                    inverse_text(forecast.selected_inverse, packed));
-  entry.values = {
-      dtype,
-      count(forecast.chunk_size),
-      arithmetic,
-      outlook_name(forecast.outlook()),
-      lost_text(forecast.chunk_forms, packed),
-      token_forms,
-      "naive, recurrent: " + (token_forms.empty() ? "safe" : "breaks: " + token_forms),
-      decay.form,
-      forecast.selected_inverse.form,
-      forecast.growth.largest_L,
-      forecast.growth.largest_inverse,
-      forecast.growth.norm,
-      fmt::format("inverse of I + L: largest entry {:.3g}, norm {:.3g}; largest |L| {:.3g}",
-                  forecast.growth.largest_inverse, forecast.growth.norm, forecast.growth.largest_L),
-      item.repro};
   entry.tables = {decays_of(forecast, packed), inverses_of(forecast, packed), blocks_of(forecast, packed),
                   states_of(states)};
   for (report::Table& table : heads_of(forecast.heads)) entry.tables.push_back(std::move(table));
-  return entry;
 }
 
 }  // namespace
 
-std::string foreseen_overflow(const kda::Problem& problem, const kda::RunOptions& options) {
+std::string forecast_overflow(const kda::Problem& problem, const kda::RunOptions& options) {
   const DecayForecast decay = explain::decay_forecast(problem, options);
   if (!decay.range.overflow) return {};
   return fmt::format("decay={} {}", decay.form, overflow_text(decay, problem.packed()));
 }
 
 void forecast_runs(Context& context, Findings& findings) {
-  report::Section section = section_of(context, "forecasts");
-  section.columns = {{"dtype", {}},
-                     {"chunk_size", {}, Show::data},
-                     {"arithmetic", {}, Show::data},
-                     {"outlook", {}, Show::data},
-                     {"chunk_forms", {}, Show::data},
-                     {"token_forms", {}, Show::data},
-                     {"token_forms_text", {}, Show::sentence},
-                     {"selected_decay", {}, Show::data},
-                     {"selected_inverse", {}, Show::data},
-                     {"largest_L", {}, Show::data},
-                     {"largest_inverse", {}, Show::data},
-                     {"norm", {}, Show::data},
-                     {"inverse_text", {}, Show::sentence},
-                     {"repro", {}, Show::data}};
-  keep_finished(findings, std::move(section), [&](report::Section& finished) {
+  keep_finished(findings, section_of(context, "forecasts"), [&](report::Section& section) {
     for (const plan::Case& item : context.plan().cases) {
       if (item.question != plan::Question::overflow) continue;
       context.progress("runs of every form");
@@ -315,7 +300,7 @@ void forecast_runs(Context& context, Findings& findings) {
       const Forecast forecast = explain::forecast(context.problem(), options);
       const std::vector<explain::StateForecast> states =
           explain::forecast_states(context.problem(), options.threads);
-      finished.entries.push_back(entry_of(forecast, states, context.problem().packed(), item));
+      add_entry(section, forecast, states, context.problem().packed(), item);
     }
   });
 }

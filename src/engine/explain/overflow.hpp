@@ -9,6 +9,6 @@ namespace kda_check::engine {
 
 /// "decay=reciprocal:16 overflows in its factored tail: exp(222.67) at ...", of a run of `chunk`; empty where
 /// its decay is not the reason.
-std::string foreseen_overflow(const kda::Problem& problem, const kda::RunOptions& options);
+std::string forecast_overflow(const kda::Problem& problem, const kda::RunOptions& options);
 
 }  // namespace kda_check::engine

@@ -123,56 +123,40 @@ double limit_on(const Power& power, std::string_view metric) {
   return limit != nullptr ? limit->value : 0;
 }
 
-report::Entry entry_of(const Power& power, const plan::Case& item, const Answered& who,
-                       const std::string& of_class) {
-  report::Entry entry;
-  entry.title = fmt::format("power over {}, {}, {}", item.tensors.front(), of_class,
-                            power.twins == 0 ? "no twins" : report::counted(power.twins, "twin"));
-  set_verdict(entry, power);
+void add_entry(report::Section& section, const Power& power, const plan::Case& item, const Answered& who,
+               const std::string& of_class) {
   std::string healthy;
   if (power.is_finite)
     healthy = fmt::format("healthy: {}rms_ratio {:.3g} of {:.3g}, scaled_ulp {:.3g} of {:.3g}; {}",
                           power.healthy ? fmt::format("{:.2g} of its twins' limit, ", *power.healthy) : "",
                           power.healthy_rms_ratio, limit_on(power, "rms_ratio"), power.healthy_scaled_ulp,
                           limit_on(power, "scaled_ulp"), who.arithmetic);
-  entry.values = {of_class,
-                  std::string(numeric::name_of(who.dtype)),
-                  std::string(numeric::row_of(who.compute).name),
-                  item.tensors.front(),
-                  static_cast<std::int64_t>(who.chunk_size),
-                  who.arithmetic,
-                  static_cast<std::int64_t>(power.twins),
-                  value_of(power.healthy),
-                  power.healthy_rms_ratio,
-                  power.healthy_scaled_ulp,
-                  limit_on(power, "rms_ratio"),
-                  limit_on(power, "scaled_ulp"),
-                  healthy,
-                  known_text(power),
-                  item.repro};
+  report::Entry& entry =
+      section.add_fields({{{"class", {}}, of_class},
+                          {{"dtype", {}, Show::data}, std::string(numeric::name_of(who.dtype))},
+                          {{"compute", {}, Show::data}, std::string(numeric::row_of(who.compute).name)},
+                          {{"tensor", {}}, item.tensors.front()},
+                          {{"chunk_size", {}, Show::data}, static_cast<std::int64_t>(who.chunk_size)},
+                          {{"arithmetic", {}, Show::data}, who.arithmetic},
+                          {{"twins", {}, Show::data}, static_cast<std::int64_t>(power.twins)},
+                          {{"healthy", {}, Show::data}, value_of(power.healthy)},
+                          {{"healthy_rms_ratio", {}, Show::data}, power.healthy_rms_ratio},
+                          {{"healthy_scaled_ulp", {}, Show::data}, power.healthy_scaled_ulp},
+                          {{"limit_rms_ratio", {}, Show::data}, limit_on(power, "rms_ratio")},
+                          {{"limit_scaled_ulp", {}, Show::data}, limit_on(power, "scaled_ulp")},
+                          {{"healthy_text", {}, Show::sentence}, healthy},
+                          {{"known_text", {}, Show::sentence}, known_text(power)},
+                          {{"repro", {}, Show::data}, item.repro}});
+  entry.title = fmt::format("power over {}, {}, {}", item.tensors.front(), of_class,
+                            power.twins == 0 ? "no twins" : report::counted(power.twins, "twin"));
+  set_verdict(entry, power);
   entry.tables = {floors_of(power, false), floors_of(power, true), places_of(power)};
-  return entry;
 }
 
 }  // namespace
 
 void measure_power(Context& context, Findings& findings) {
   report::Section section = section_of(context, "power");
-  section.columns = {{"class", {}},
-                     {"dtype", {}, Show::data},
-                     {"compute", {}, Show::data},
-                     {"tensor", {}},
-                     {"chunk_size", {}, Show::data},
-                     {"arithmetic", {}, Show::data},
-                     {"twins", {}, Show::data},
-                     {"healthy", {}, Show::data},
-                     {"healthy_rms_ratio", {}, Show::data},
-                     {"healthy_scaled_ulp", {}, Show::data},
-                     {"limit_rms_ratio", {}, Show::data},
-                     {"limit_scaled_ulp", {}, Show::data},
-                     {"healthy_text", {}, Show::sentence},
-                     {"known_text", {}, Show::sentence},
-                     {"repro", {}, Show::data}};
   section.notes = {"medians over the places of a fault; -v names them"};
   keep_finished(findings, std::move(section), [&](report::Section& finished) {
     for (const plan::Case& item : context.plan().cases) {
@@ -187,7 +171,7 @@ void measure_power(Context& context, Findings& findings) {
       const PowerAnswers answers(context.problem(), item.tensors.front(), kernel, budget);
       const Power power =
           power_of(context.problem(), answers, answers.faults(), context.gates(who.chunk_size), budget);
-      finished.entries.push_back(entry_of(power, item, who, of_class));
+      add_entry(finished, power, item, who, of_class);
     }
   });
 }

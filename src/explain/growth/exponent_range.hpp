@@ -1,5 +1,5 @@
 // How far the exponents of one decay form reach, and what that does to its factors (docs/kda.md,
-// "Exponent formulations"; limits: docs/regimes.md, "Decay").
+// "Exponent formulations"; limits: docs/scenarios.md, "Decay").
 //
 // A factored form multiplies q or k by exp(G_i - a) on the left and by exp(a - G_j) on the right. Each row of
 // a diagonal block meets itself there, unmasked, so every factor that overflows makes an element of Aqk

@@ -47,15 +47,16 @@ class HeadScan {
  private:
   void add_chunk(const kda::Sequence& sequence, std::size_t begin, std::size_t rows) {
     const std::size_t count = rows * K_;
-    reader_.query(sequence, head_, begin, rows, kda::NormForm::division, kda::Rounding::none, k_.data(), K_);
+    reader_.query({sequence, head_, begin, rows}, kda::NormForm::division, kda::Rounding::none, k_.data(),
+                  K_);
     note_operands(count);
-    reader_.key(sequence, head_, begin, rows, kda::NormForm::division, kda::Rounding::none, k_.data(), K_);
+    reader_.key({sequence, head_, begin, rows}, kda::NormForm::division, kda::Rounding::none, k_.data(), K_);
     note_operands(count);
-    reader_.beta(sequence, head_, begin, rows, beta_.data());
-    reader_.log_decay(sequence, head_, begin, rows, g_.data(), K_);
+    reader_.beta({sequence, head_, begin, rows}, beta_.data());
+    reader_.log_decay({sequence, head_, begin, rows}, g_.data(), K_);
     const double* read = k_.data();
     if (problem_.erase) {
-      reader_.read_key(sequence, head_, begin, rows, k_.data(), read_.data(), K_);
+      reader_.read_key({sequence, head_, begin, rows}, k_.data(), read_.data(), K_);
       read = read_.data();
     }
     for (std::size_t e = 0; e < count; ++e) G_[e] = e < K_ ? g_[e] : G_[e - K_] + g_[e];

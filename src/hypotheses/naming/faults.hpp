@@ -1,4 +1,4 @@
-// What kernels, ports and fixtures have got wrong before, one row each (docs/faults.md). To add one, add a
+// What kernels, ports and fixtures have got wrong before, one row each (docs/explain.md). To add one, add a
 // row.
 #pragma once
 

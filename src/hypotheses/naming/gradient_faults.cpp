@@ -1,4 +1,4 @@
-// What backward passes have got wrong, one row each (docs/faults.md). To add one, add a row.
+// What backward passes have got wrong, one row each (docs/explain.md). To add one, add a row.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Which fault a wrong output has, if it is a known one: the output is compared with what a kernel with each
-// of them would give, in fp64, on a part of the problem that contains the failure (docs/faults.md).
+// of them would give, in fp64, on a part of the problem that contains the failure (docs/explain.md).
 #pragma once
 
 #include <cstddef>

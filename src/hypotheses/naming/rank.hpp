@@ -1,5 +1,5 @@
-// Which of several wrong answers an output is: what each explains of its error (docs/faults.md, "When a fault
-// is a cause").
+// Which of several wrong answers an output is: what each explains of its error (docs/explain.md,
+// "Explained").
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // The backward pass of the chunk form once more, in fp64 loops written to be read, with one thing wrong if
-// wanted: what wrong gradients are named by (docs/faults.md) and those of selftest are made of
-// (docs/selftest.md). Shares no code with the variants. Formulas and names: docs/kda.md, "Chunk backward".
+// wanted: what wrong gradients are named by (docs/explain.md) and those of selftest are made of
+// (docs/developing.md). Shares no code with the variants. Formulas and names: docs/kda.md, "Chunk backward".
 #pragma once
 
 #include <cstdint>

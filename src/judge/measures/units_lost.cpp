@@ -42,7 +42,7 @@ bool is_narrow(ComputeFormat compute) {
 
 double units_lost(ComputeFormat compute, Form form, double persistence, double rounding) {
   if (is_narrow(compute)) return healthy;  // operand rounding swamps the rest
-  // exp(g) rounded once, by up to half a unit, and multiplied in at every token it lasts (docs/regimes.md).
+  // exp(g) rounded once, by up to half a unit, and multiplied in at every token it lasts (docs/scenarios.md).
   const double coherent = 0.5 * persistence;
   switch (form) {
     case Form::recurrence:

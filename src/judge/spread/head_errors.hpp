@@ -44,7 +44,8 @@ struct TwinSetting;
 struct HeadErrors {
   std::vector<float> row_truth;  ///< sums of x^2 / s^2
   std::vector<double> column_truth;
-  double coherence = 1;  ///< how much of the energy of a row lies along x, at most
+  double column_least = 0;  ///< of what any element may err by
+  double coherence = 1;     ///< how much of the energy of a row lies along x, at most
   std::vector<DirectionSums> directions;
   std::vector<ErrorSums> fields;  ///< a twin's energies without itself in the envelope; of unfit twins none
   std::vector<double> twin_squares;  ///< sum of (y - x)^2 of each twin, times 4^-exponent

@@ -35,6 +35,30 @@ double coherence_of(const std::vector<RowSums>& fields, const std::vector<bool>&
   return most;
 }
 
+/// Columns with fewer independent errors may be right by luck.
+constexpr double fewest_of_a_column = 16;
+
+/// The squares of what a column may err by, however little its twins do.
+double least_of_column(const TwinSetting& setting, const HeadErrors& errors, std::size_t column) {
+  const double of_truth = std::max(setting.storage_unit / 4, setting.operand_unit);
+  return std::max(of_truth * of_truth * errors.column_truth[column], errors.column_least);
+}
+
+/// Of the energy of a column how much lies along the truth, the mean over columns and twins: one over the
+/// number of its independent errors.
+double share_along_columns(const TwinSetting& setting, const HeadErrors& errors) {
+  double shares = 0, columns = 0;
+  for (std::size_t f = 0; f < errors.fit.size(); ++f) {
+    if (!errors.fit[f]) continue;
+    for (std::size_t v = 0; v < errors.column_truth.size(); ++v) {
+      const double energy = std::max(errors.fields[f].column_energy[v], least_of_column(setting, errors, v)),
+                   along = errors.fields[f].column_along[v], truth = errors.column_truth[v];
+      if (energy > 0 && truth > 0) shares += along / energy * (along / truth), columns += 1;
+    }
+  }
+  return columns > 0 ? shares / columns : 0;
+}
+
 }  // namespace
 
 Units::Units(std::span<const double> largest) : exponents_(largest.size()) {
@@ -80,6 +104,8 @@ HeadWeights weights_for(const TwinSetting& setting, const RowCells& chunk_of, co
   const Envelope envelope(setting.layout, chunk_of, look.truth_squares, look.rows, errors.fit, floors);
   const std::vector<double> of_all = envelope.of_all();
   weights.of_all = weights_of(of_all, units);
+  for (const double squares : of_all)
+    errors.column_least += floors.least_error * floors.least_error / std::max(squares, nothing);
   errors.coherence = coherence_of(look.rows, errors.fit, look.truth_squares, of_all);
   weights.of_field.resize(look.rows.size());
   for (std::size_t f = 0; f < look.rows.size(); ++f) {
@@ -89,6 +115,30 @@ HeadWeights weights_for(const TwinSetting& setting, const RowCells& chunk_of, co
       weights.of_field[f] = weights_of(envelope.without(f), units);
   }
   return weights;
+}
+
+void scale_columns(const TwinSetting& setting, const std::vector<double>& elements, HeadErrors& errors) {
+  if (share_along_columns(setting, errors) > 1 / fewest_of_a_column) return;
+  for (std::size_t v = 0; v < elements.size(); ++v) {
+    const double least = least_of_column(setting, errors, v);
+    double most = least, next = least;
+    const ErrorSums* worst = nullptr;
+    for (std::size_t f = 0; f < setting.twins; ++f) {
+      if (!errors.fit[f]) continue;
+      const double energy = errors.fields[f].column_energy[v];
+      if (energy > most)
+        next = most, most = energy, worst = &errors.fields[f];
+      else
+        next = std::max(next, energy);
+    }
+    if (!(next > 0)) continue;
+    const auto times = [&](double squares) { return std::max(elements[v] / squares, 1.0); };
+    errors.column_truth[v] *= times(most);
+    for (ErrorSums& sums : errors.fields) {
+      if (sums.row_energy.empty()) continue;  // not fit
+      sums.column_energy[v] *= times(&sums == worst ? next : most), sums.column_along[v] *= times(most);
+    }
+  }
 }
 
 AlongDirections::AlongDirections(const std::vector<Region>& regions, std::size_t fields)

@@ -65,6 +65,10 @@ struct HeadWeights {
 HeadWeights weights_for(const TwinSetting& setting, const RowCells& chunk_of, const Units& units,
                         const FirstLook& look, HeadErrors& errors);
 
+/// Puts the sums of columns that are small, of which rows say nothing, into units of what twins err by in
+/// them: no column of v, nor its errors, is larger for another. `elements`: of each column.
+void scale_columns(const TwinSetting& setting, const std::vector<double>& elements, HeadErrors& errors);
+
 /// The errors of all fields along directions, row by row.
 class AlongDirections {
  public:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/threads/parallel.hpp"
+#include "judge/spread/head_scale.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::judge {
@@ -237,6 +238,7 @@ void TwinTest::take(std::size_t head, HeadErrors errors) {
   HeadPart& part = heads_[head] = {};
   part.errors = std::move(errors);
   if (part.errors.fields.empty()) return;
+  scale_columns(setting_, column_elements_, part.errors);
   const auto tally_as = [&](Region region, const Cells& cells) {
     tally(part.tallies[static_cast<std::size_t>(region)], cells, head);
   };

@@ -47,7 +47,7 @@ class HeadScan {
   /// The gates of a chunk, and what they leave of what was there: nothing grows, for the error grows with it.
   std::size_t read(std::size_t begin) {
     const std::size_t count = std::min(chunk_size_, s_.end - begin);
-    reader_.log_decay(s_, head_, begin, count, g_.data(), d_.K);
+    reader_.log_decay({s_, head_, begin, count}, g_.data(), d_.K);
     for (std::size_t i = 0; i < count * d_.K; ++i)
       decay_[i] = std::isnan(g_[i]) ? -HUGE_VALF : static_cast<float>(std::min(g_[i], 0.0));
     kernels<float>().exponential(Exponential::exact, decay_.data(), decay_.data(), count * d_.K);

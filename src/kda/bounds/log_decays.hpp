@@ -13,18 +13,17 @@
 
 namespace kda_check::kda {
 
-/// The same problem with its log decays as g, in fp64: nothing of the gate is left to the kernel.
-Problem with_log_decays(const Problem& problem);
+/// The same problem with its log decays as g, evaluated in fp64 or fp32: nothing of the gate is left to the
+/// kernel.
+Problem with_log_decays(const Problem& problem, numeric::DType dtype = numeric::DType::fp64);
 
 /// A value head, and one channel of its key or all of them.
 using DecayOf = std::pair<std::size_t, std::optional<std::size_t>>;
 /// The log decays of those times `factor`; `problem` is without a gate of its own.
 Problem with_scaled_log_decays(const Problem& problem, const std::vector<DecayOf>& which, double factor);
 
-/// The channel that remembers longest, of the sums of log decays of each: the largest that is below 0.
-std::optional<std::size_t> slowest_of(std::span<const double> sums);
-/// The channel of a value head that remembers longest, of those that decay at all; of a problem without a
-/// gate of its own. None: none decays.
+/// The channel of a value head that remembers longest: whose log decays have the largest sum below 0; of a
+/// problem without a gate of its own. None: none decays.
 std::optional<std::size_t> slowest_channel(const Problem& problem, std::size_t head);
 
 /// What the recurrence answers in fp64.

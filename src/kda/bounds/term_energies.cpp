@@ -296,7 +296,7 @@ class GroupScan {
         for (std::size_t k = 0; k < d_.K; ++k) sum.add(row[k].get());
         continue;
       }
-      reader_.rows_of(of, d_.H, d_.K, s_, query_head_, s_.begin + t, 1, stored.data(), d_.K);
+      reader_.rows_of(of, d_.H, d_.K, {s_, query_head_, s_.begin + t, 1}, stored.data(), d_.K);
       const RowNorm norm = RowNorm::of(stored.data(), d_.K);
       Energy along, of_row;
       for (std::size_t k = 0; k < d_.K; ++k) {

@@ -124,20 +124,20 @@ ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& opti
 }
 
 template <class T>
-void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const Sequence& s, std::size_t head,
-                             std::size_t begin, std::size_t rows) {
+void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const HeadTokens& tokens) {
+  const std::size_t rows = tokens.count;
   const CastPoints& casts = block.casts;
   const Reduction& reduction = block.operations.reduction;
-  reader.query(s, head, begin, rows, NormForm::reciprocal, casts.normalised, q_, k_stride_);
-  reader.key(s, head, begin, rows, NormForm::reciprocal, casts.normalised, k_, k_stride_);
-  if (read_ != nullptr) reader.read_key(s, head, begin, rows, k_, read_, k_stride_);
-  reader.value(s, head, begin, rows, v_, v_stride_);
-  reader.beta(s, head, begin, rows, beta_);
+  reader.query(tokens, NormForm::reciprocal, casts.normalised, q_, k_stride_);
+  reader.key(tokens, NormForm::reciprocal, casts.normalised, k_, k_stride_);
+  if (read_ != nullptr) reader.read_key(tokens, k_, read_, k_stride_);
+  reader.value(tokens, v_, v_stride_);
+  reader.beta(tokens, beta_);
   const bool by_triton = reduction.kind == ReductionKind::triton;
   const bool is_log2_each = block.operations.gates == Gates::log2_each;
   const bool has_factors = by_triton || is_log2_each;
   GateProduct<T> product{has_factors ? factors_ : nullptr};
-  reader.log_decay(s, head, begin, rows, G, k_stride_, &product);
+  reader.log_decay(tokens, G, k_stride_, &product);
   const bool is_gated = product.constant != 0;
   const bool is_product = has_factors && is_gated && !product.of_tanh;  // else it has been rounded already
   if (is_log2_each) {

@@ -43,8 +43,7 @@ class ChunkWorkspace {
   ChunkWorkspace(const Problem& problem, const RunOptions& options, std::size_t rows);
 
   /// The inputs of rows [begin, begin + rows), the gates cumulated (F1).
-  void load(const HeadReader<T>& reader, const Sequence& s, std::size_t head, std::size_t begin,
-            std::size_t rows);
+  void load(const HeadReader<T>& reader, const HeadTokens& tokens);
 
   /// The initial state, which is that of the first chunk.
   void load_state(const HeadReader<T>& reader, const Sequence& s, std::size_t head);

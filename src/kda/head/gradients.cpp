@@ -10,18 +10,17 @@
 #include "kda/kernels/elements/gradient_rules.hpp"
 #include "kda/kernels/elements/special.hpp"
 #include "kda/kernels/truth/gate_functions.hpp"
-#include "kda/kernels/truth/row_norm.hpp"
 
 namespace kda_check::kda {
 
 namespace {
 
-/// (dy - (dy . y) y) / n of one row whose squares are beyond the range of fp64.
-void through_norm(const double* x, const double* y, const double* dy, std::size_t K, double* dx) {
+/// dy to (dy - (dy . y) y) / n, of one row whose squares are beyond the range of fp64.
+void through_norm(const double* x, const double* y, std::size_t K, double* gradient) {
   const double reciprocal = RowNorm::of(x, K).reciprocal().hi;
   double along = 0;
-  for (std::size_t k = 0; k < K; ++k) along += dy[k] * y[k];
-  for (std::size_t k = 0; k < K; ++k) dx[k] = through_l2_norm(dy[k], y[k], along, reciprocal);
+  for (std::size_t k = 0; k < K; ++k) along += gradient[k] * y[k];
+  for (std::size_t k = 0; k < K; ++k) gradient[k] = through_l2_norm(gradient[k], y[k], along, reciprocal);
 }
 
 /// What the kernel `gate_gradient` computes, with slopes that no amplitude drives out of the range on their
@@ -68,80 +67,76 @@ HeadGradients<T>::HeadGradients(const Problem& problem, const Operations& operat
 }
 
 template <class T>
-void HeadGradients<T>::store(Gradient gradient, const Sequence& s, std::size_t heads, std::size_t head,
-                             std::size_t begin, std::size_t count, std::size_t width, const T* rows,
-                             std::size_t stride) {
+void HeadGradients<T>::store(Gradient gradient, const HeadTokens& tokens, std::size_t heads,
+                             std::size_t width, const T* rows, std::size_t stride) {
   tensor::Tensor& target = tensor(gradient);
-  for (std::size_t t = 0; t < count; ++t)
-    kernels<T>().narrow(rows + t * stride, target.dtype(),
-                        target.at(((s.batch * d_.T + begin + t) * heads + head) * width), width);
+  for (std::size_t t = 0; t < tokens.count; ++t)
+    kernels<T>().narrow(
+        rows + t * stride, target.dtype(),
+        target.at(((tokens.sequence.batch * d_.T + tokens.begin + t) * heads + tokens.head) * width), width);
 }
 
 template <class T>
-void HeadGradients<T>::normalised_rows(const tensor::Tensor& stored, Gradient gradient, const Sequence& s,
-                                       std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                                       std::size_t stride) {
+void HeadGradients<T>::normalised_rows(const tensor::Tensor& stored, Gradient gradient,
+                                       const HeadTokens& tokens, T* rows, std::size_t stride) {
   if (problem_.options.qk_l2norm) {
-    tensor::Scratch<T> x(count * stride), y(count * stride);
-    reader_.rows_of(stored, d_.H, d_.K, s, head, begin, count, x.data(), stride);
-    const std::size_t value_head = head * problem_.heads_per_group();
+    tensor::Scratch<T> x(tokens.count * stride), y(tokens.count * stride);
+    reader_.rows_of(stored, d_.H, d_.K, tokens, x.data(), stride);
+    const std::size_t value_head = tokens.head * problem_.heads_per_group();
     const auto read = gradient == Gradient::dq ? &HeadReader<T>::query : &HeadReader<T>::key;
-    (reader_.*read)(s, value_head, begin, count, form_.norm, form_.normalised, y.data(), stride);
-    NormGradientBlock<T> block{count, d_.K, stride, x.data(), y.data(), rows, operations_};
-    if (form_.triton) block.along = form_.triton->norm;
-    if constexpr (std::is_same_v<T, double>) {
-      LargeRows large(x.data(), count, d_.K, stride);
-      large.keep([&](std::size_t t, double* dx) {
-        through_norm(x.data() + t * stride, y.data() + t * stride, rows + t * stride, d_.K, dx);
-      });
+    (reader_.*read)({tokens.sequence, value_head, tokens.begin, tokens.count}, form_.norm, form_.normalised,
+                    y.data(), stride);
+    const auto ordinary = [&](std::size_t first, std::size_t some) {
+      const std::size_t at = first * stride;
+      NormGradientBlock<T> block{some, d_.K, stride, &x[at], &y[at], rows + at, operations_};
+      if (form_.triton) block.along = form_.triton->norm;
       kernels<T>().normalise_gradient(block);
-      large.put_into(rows);
-    } else {
-      kernels<T>().normalise_gradient(block);
-    }
+    };
+    if constexpr (std::is_same_v<T, double>)
+      by_size(x.data(), tokens.count, d_.K, stride, ordinary,
+              [&](std::size_t t) { through_norm(&x[t * stride], &y[t * stride], d_.K, rows + t * stride); });
+    else
+      ordinary(0, tokens.count);
   }
-  store(gradient, s, d_.H, head, begin, count, d_.K, rows, stride);
+  store(gradient, tokens, d_.H, d_.K, rows, stride);
 }
 
 template <class T>
-void HeadGradients<T>::query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                             T* rows, std::size_t stride) {
-  normalised_rows(problem_.q, Gradient::dq, s, head, begin, count, rows, stride);
+void HeadGradients<T>::query(const HeadTokens& tokens, T* rows, std::size_t stride) {
+  normalised_rows(problem_.q, Gradient::dq, tokens, rows, stride);
 }
 
 template <class T>
-void HeadGradients<T>::key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                           std::size_t stride) {
-  normalised_rows(problem_.k, Gradient::dk, s, head, begin, count, rows, stride);
+void HeadGradients<T>::key(const HeadTokens& tokens, T* rows, std::size_t stride) {
+  normalised_rows(problem_.k, Gradient::dk, tokens, rows, stride);
 }
 
 template <class T>
-void HeadGradients<T>::value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                             const T* rows, std::size_t stride) {
-  store(Gradient::dv, s, d_.HV, head, begin, count, d_.V, rows, stride);
-  Work::count(count * d_.V);
+void HeadGradients<T>::value(const HeadTokens& tokens, const T* rows, std::size_t stride) {
+  store(Gradient::dv, tokens, d_.HV, d_.V, rows, stride);
+  Work::count(tokens.count * d_.V);
 }
 
 template <class T>
-void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                                 T* rows, std::size_t stride) {
+void HeadGradients<T>::log_decay(const HeadTokens& tokens, T* rows, std::size_t stride) {
   const Options& options = problem_.options;
   const std::size_t decays = d_.decays();
   if (d_.has_scalar_decay)  // sum_k, from k = 0 upwards
-    for (std::size_t t = 0; t < count; ++t)
+    for (std::size_t t = 0; t < tokens.count; ++t)
       for (std::size_t k = 1; k < d_.K; ++k) rows[t * stride] = rows[t * stride] + rows[t * stride + k];
   if (options.gate != Gate::none) {
-    tensor::Scratch<T> x(count * stride), g(count * stride), sums(count), bias(problem_.dt_bias ? decays : 0);
-    reader_.rows_of(problem_.g, d_.HV, decays, s, head, begin, count, x.data(), stride);
-    reader_.own_log_decays(s, head, begin, count, g.data(), stride);
-    if (problem_.dt_bias) reader_.bias(head, bias.data());
-    GateGradientBlock<T> block{count,
+    tensor::Scratch<T> x(tokens.count * stride), g(tokens.count * stride), sums(tokens.count),
+        bias(problem_.dt_bias ? decays : 0);
+    reader_.rows_of(problem_.g, d_.HV, decays, tokens, x.data(), stride);
+    reader_.own_log_decays(tokens, g.data(), stride);
+    if (problem_.dt_bias) reader_.bias(tokens.head, bias.data());
+    GateGradientBlock<T> block{tokens.count,
                                decays,
                                stride,
                                x.data(),
                                g.data(),
                                problem_.dt_bias ? bias.data() : nullptr,
-                               reader_.amplitude(head),
+                               reader_.amplitude(tokens.head),
                                options.gate == Gate::lower_bound,
                                static_cast<T>(options.lower_bound.value_or(0.0)),
                                operations_.exponential,
@@ -151,8 +146,8 @@ void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_
       block.keys = form_.triton->gate.keys, block.special = operations_.special,
       block.is_fused = operations_.is_fused;
     if constexpr (std::is_same_v<T, double>) {
-      if (std::fabs(reader_.log_amplitude(head)) > largest_ordinary_A_log) {
-        through_gate(block, reader_.log_amplitude(head));
+      if (std::fabs(reader_.log_amplitude(tokens.head)) > largest_ordinary_A_log) {
+        through_gate(block, reader_.log_amplitude(tokens.head));
       } else {
         kernels<T>().gate_gradient(block);
       }
@@ -160,56 +155,52 @@ void HeadGradients<T>::log_decay(const Sequence& s, std::size_t head, std::size_
       kernels<T>().gate_gradient(block);
     }
     T of_block = 0;
-    for (std::size_t t = 0; t < count; ++t) of_block = of_block + sums[t];
+    for (std::size_t t = 0; t < tokens.count; ++t) of_block = of_block + sums[t];
     if (!amplitude_parts_.empty() && form_.triton) {
-      for (std::size_t t = 0; t < count; ++t)
-        amplitude_parts_[(s.batch * d_.T + begin + t) * d_.HV + head] = sums[t];
+      for (std::size_t t = 0; t < tokens.count; ++t)
+        amplitude_parts_[(tokens.sequence.batch * d_.T + tokens.begin + t) * d_.HV + tokens.head] = sums[t];
     } else if (!amplitude_parts_.empty()) {
-      T& part = amplitude_parts_[s.index * d_.HV + head];
+      T& part = amplitude_parts_[tokens.sequence.index * d_.HV + tokens.head];
       part = part + of_block;
     }
   }
-  store(Gradient::dg, s, d_.HV, head, begin, count, decays, rows, stride);
-  if (!bias_parts_.empty()) add_bias(s, head, begin, count, rows, stride);
+  store(Gradient::dg, tokens, d_.HV, decays, rows, stride);
+  if (!bias_parts_.empty()) add_bias(tokens, rows, stride);
 }
 
 template <class T>
-void HeadGradients<T>::add_bias(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                                const T* rows, std::size_t stride) {
-  tensor::Scratch<T> stored(form_.bias_from_stored_gate ? count * stride : 0);
+void HeadGradients<T>::add_bias(const HeadTokens& tokens, const T* rows, std::size_t stride) {
+  tensor::Scratch<T> stored(form_.bias_from_stored_gate ? tokens.count * stride : 0);
   if (form_.bias_from_stored_gate) {
-    reader_.rows_of(tensor(Gradient::dg), d_.HV, d_.decays(), s, head, begin, count, stored.data(), stride);
+    reader_.rows_of(tensor(Gradient::dg), d_.HV, d_.decays(), tokens, stored.data(), stride);
     rows = stored.data();
   }
-  T* const part = bias_parts_.data() + (s.index * d_.HV + head) * d_.decays();
+  T* const part = bias_parts_.data() + (tokens.sequence.index * d_.HV + tokens.head) * d_.decays();
   for (std::size_t k = 0; k < d_.decays(); ++k) {
     T of_block = 0;
-    for (std::size_t t = 0; t < count; ++t) of_block = of_block + rows[t * stride + k];
+    for (std::size_t t = 0; t < tokens.count; ++t) of_block = of_block + rows[t * stride + k];
     part[k] = part[k] + of_block;
   }
 }
 
 template <class T>
-void HeadGradients<T>::beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                            T* values, std::size_t stride) {
+void HeadGradients<T>::beta(const HeadTokens& tokens, T* values, std::size_t stride) {
   if (problem_.beta.empty()) return;
   const bool is_of_columns = d_.strength == Strength::value;
   const std::size_t width = is_of_columns ? d_.V : 1;
-  if (problem_.options.beta_sigmoid && !is_of_columns) through_sigmoid(s, head, begin, count, 1, values);
+  if (problem_.options.beta_sigmoid && !is_of_columns) through_sigmoid(tokens, 1, values);
   if (problem_.options.beta_sigmoid && is_of_columns)
-    for (std::size_t t = 0; t < count; ++t)
-      through_sigmoid(s, head, begin + t, 1, width, values + t * stride);
-  store(Gradient::dbeta, s, d_.HV, head, begin, count, width, values, is_of_columns ? stride : 1);
+    for (std::size_t t = 0; t < tokens.count; ++t) through_sigmoid(tokens.one(t), width, values + t * stride);
+  store(Gradient::dbeta, tokens, d_.HV, width, values, is_of_columns ? stride : 1);
 }
 
 /// [count][width], without gaps.
 template <class T>
-void HeadGradients<T>::through_sigmoid(const Sequence& s, std::size_t head, std::size_t begin,
-                                       std::size_t count, std::size_t width, T* values) {
+void HeadGradients<T>::through_sigmoid(const HeadTokens& tokens, std::size_t width, T* values) {
   const Kernels<T>& kernel = kernels<T>();
-  const std::size_t all = count * width;
+  const std::size_t all = tokens.count * width;
   tensor::Scratch<T> rising(all), falling(all);
-  reader_.rows_of(problem_.beta, d_.HV, width, s, head, begin, count, falling.data(), width);
+  reader_.rows_of(problem_.beta, d_.HV, width, tokens, falling.data(), width);
   for (std::size_t i = 0; i < all; ++i) rising[i] = -falling[i];
   kernel.exponential(operations_.exponential, rising.data(), rising.data(), all);
   kernel.exponential(operations_.exponential, falling.data(), falling.data(), all);
@@ -225,27 +216,26 @@ void HeadGradients<T>::through_sigmoid(const Sequence& s, std::size_t head, std:
 }
 
 template <class T>
-void HeadGradients<T>::gates(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                             const T* key, T* dk, T* dread, std::size_t k_stride, T* dv,
-                             std::size_t v_stride) {
+void HeadGradients<T>::gates(const HeadTokens& tokens, const T* key, T* dk, T* dread, std::size_t k_stride,
+                             T* dv, std::size_t v_stride) {
   if (d_.strength != Strength::gates) return;
   tensor::Scratch<T> gate(std::max(d_.K, d_.V)), of_gate(std::max(d_.K, d_.V)), v(d_.V);
-  for (std::size_t t = 0; t < count; ++t) {
-    reader_.rows_of(*problem_.erase, d_.HV, d_.K, s, head, begin + t, 1, gate.data(), d_.K);
+  for (std::size_t t = 0; t < tokens.count; ++t) {
+    reader_.rows_of(*problem_.erase, d_.HV, d_.K, tokens.one(t), gate.data(), d_.K);
     for (std::size_t k = 0; k < d_.K; ++k) {
       const std::size_t at = t * k_stride + k;
       of_gate[k] = key[at] * dread[at];
       dk[at] = dk[at] + gate[k] * dread[at];
     }
-    store(Gradient::derase, s, d_.HV, head, begin + t, 1, d_.K, of_gate.data(), d_.K);
-    reader_.rows_of(*problem_.write, d_.HV, d_.V, s, head, begin + t, 1, gate.data(), d_.V);
-    reader_.rows_of(problem_.v, d_.HV, d_.V, s, head, begin + t, 1, v.data(), d_.V);
+    store(Gradient::derase, tokens.one(t), d_.HV, d_.K, of_gate.data(), d_.K);
+    reader_.rows_of(*problem_.write, d_.HV, d_.V, tokens.one(t), gate.data(), d_.V);
+    reader_.rows_of(problem_.v, d_.HV, d_.V, tokens.one(t), v.data(), d_.V);
     for (std::size_t i = 0; i < d_.V; ++i) {
       T& of_value = dv[t * v_stride + i];
       of_gate[i] = v[i] * of_value;
       of_value = gate[i] * of_value;
     }
-    store(Gradient::dwrite, s, d_.HV, head, begin + t, 1, d_.V, of_gate.data(), d_.V);
+    store(Gradient::dwrite, tokens.one(t), d_.HV, d_.V, of_gate.data(), d_.V);
   }
 }
 

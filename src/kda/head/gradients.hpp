@@ -38,25 +38,20 @@ class HeadGradients {
 
   /// [count][stride] gradients of the query, or key, as the recurrence reads it (normalised, for dq without
   /// scale), summed over the value heads of `head`, a query head. Overwritten.
-  void query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-             std::size_t stride);
-  void key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-           std::size_t stride);
+  void query(const HeadTokens& tokens, T* rows, std::size_t stride);
+  void key(const HeadTokens& tokens, T* rows, std::size_t stride);
   /// [count][stride]; `head` is a value head from here on.
-  void value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, const T* rows,
-             std::size_t stride);
+  void value(const HeadTokens& tokens, const T* rows, std::size_t stride);
   /// [count][stride] gradients of the log decay of every channel: where a head has one for all K, their sum
   /// is its gradient. Overwritten.
-  void log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                 std::size_t stride);
+  void log_decay(const HeadTokens& tokens, T* rows, std::size_t stride);
   /// [count] gradients of beta, of betas of columns [count][stride]. Overwritten. Nothing without a beta.
-  void beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* values,
-            std::size_t stride);
+  void beta(const HeadTokens& tokens, T* values, std::size_t stride);
   /// With erase and write gates, before key() and value(): [count][k_stride] of the key as it was used, its
   /// gradient without and that of what is read along, erase * key; [count][v_stride] of write * v. Then `dk`
   /// is the gradient of the key, `dv` that of v. Nothing without gates.
-  void gates(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, const T* key, T* dk,
-             T* dread, std::size_t k_stride, T* dv, std::size_t v_stride);
+  void gates(const HeadTokens& tokens, const T* key, T* dk, T* dread, std::size_t k_stride, T* dv,
+             std::size_t v_stride);
   /// [K][stride]
   void initial_state(const Sequence& s, std::size_t head, const T* rows, std::size_t stride);
 
@@ -64,15 +59,13 @@ class HeadGradients {
   void finish();
 
  private:
-  void through_sigmoid(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                       std::size_t width, T* values);
+  void through_sigmoid(const HeadTokens& tokens, std::size_t width, T* values);
   tensor::Tensor& tensor(Gradient gradient) { return gradients_[static_cast<std::size_t>(gradient)]; }
-  void normalised_rows(const tensor::Tensor& stored, Gradient gradient, const Sequence& s, std::size_t head,
-                       std::size_t begin, std::size_t count, T* rows, std::size_t stride);
-  void store(Gradient gradient, const Sequence& s, std::size_t heads, std::size_t head, std::size_t begin,
-             std::size_t count, std::size_t width, const T* rows, std::size_t stride);
-  void add_bias(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, const T* rows,
-                std::size_t stride);
+  void normalised_rows(const tensor::Tensor& stored, Gradient gradient, const HeadTokens& tokens, T* rows,
+                       std::size_t stride);
+  void store(Gradient gradient, const HeadTokens& tokens, std::size_t heads, std::size_t width, const T* rows,
+             std::size_t stride);
+  void add_bias(const HeadTokens& tokens, const T* rows, std::size_t stride);
   void sum_over_sequences(const std::vector<T>& parts, tensor::Tensor& sum);
   void sum_over_tokens();
 

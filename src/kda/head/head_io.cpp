@@ -11,7 +11,6 @@
 #include "kda/head/large_rows.hpp"
 #include "kda/kernels/elements/special.hpp"
 #include "kda/kernels/truth/gate_functions.hpp"
-#include "kda/kernels/truth/row_norm.hpp"
 
 namespace kda_check::kda {
 
@@ -21,15 +20,15 @@ HeadReader<T>::HeadReader(const Problem& problem, const Operations& operations)
 
 template <class T>
 void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width,
-                            const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                            T* rows, std::size_t stride) const {
+                            const HeadTokens& tokens, T* rows, std::size_t stride) const {
   // The next token of a head is far from it; behind the last come those of the next call.
   constexpr std::size_t ahead = 4, line = 64;
   check_interruption();
   const std::size_t T_ = problem_.dimensions().T, bytes = numeric::format_of(tensor.dtype()).bytes;
-  for (std::size_t t = 0; t < count; ++t) {
-    const std::size_t element = ((s.batch * T_ + begin + t) * heads + head) * width;
-    if (begin + t + ahead < T_)
+  for (std::size_t t = 0; t < tokens.count; ++t) {
+    const std::size_t element =
+        ((tokens.sequence.batch * T_ + tokens.begin + t) * heads + tokens.head) * width;
+    if (tokens.begin + t + ahead < T_)
       for (std::size_t at = 0; at < width * bytes; at += line)
         __builtin_prefetch(tensor.at(element + ahead * heads * width) + at);
     kernels_.widen(tensor.dtype(), tensor.at(element), rows + t * stride, width);
@@ -38,33 +37,33 @@ void HeadReader<T>::rows_of(const tensor::Tensor& tensor, std::size_t heads, std
 }
 
 template <class T>
-void HeadReader<T>::normalised_rows(const tensor::Tensor& tensor, const Sequence& s, std::size_t head,
-                                    std::size_t begin, std::size_t count, NormForm form, Rounding rounding,
-                                    T factor, T* rows, std::size_t stride) const {
+void HeadReader<T>::normalised_rows(const tensor::Tensor& tensor, const HeadTokens& tokens, NormForm form,
+                                    Rounding rounding, T factor, T* rows, std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
-  rows_of(tensor, d.H, d.K, s, head / problem_.heads_per_group(), begin, count, rows, stride);
+  rows_of(tensor, d.H, d.K,
+          {tokens.sequence, tokens.head / problem_.heads_per_group(), tokens.begin, tokens.count}, rows,
+          stride);
   if (!problem_.options.qk_l2norm) return;
-  const NormBlock<T> block{count, d.K, stride, rows, form == NormForm::reciprocal, operations_, factor};
+  const auto ordinary = [&](std::size_t first, std::size_t some) {
+    kernels_.normalise(
+        {some, d.K, stride, rows + first * stride, form == NormForm::reciprocal, operations_, factor});
+  };
   if constexpr (std::is_same_v<T, double>) {
-    LargeRows large(rows, count, d.K, stride);
-    large.keep([&](std::size_t t, double* y) {
-      const double* const x = rows + t * stride;
+    by_size(rows, tokens.count, d.K, stride, ordinary, [&](std::size_t t) {
+      double* const x = rows + t * stride;
       const RowNorm norm = RowNorm::of(x, d.K);
-      for (std::size_t k = 0; k < d.K; ++k) y[k] = norm.normalised(numeric::DoubleDouble{1.0}, x[k]).hi;
+      for (std::size_t k = 0; k < d.K; ++k) x[k] = norm.normalised(numeric::DoubleDouble{1.0}, x[k]).hi;
     });
-    kernels_.normalise(block);
-    large.put_into(rows);
   } else {
-    kernels_.normalise(block);
+    ordinary(0, tokens.count);
   }
-  kernels_.round(rounding, rows, count * stride);
+  kernels_.round(rounding, rows, tokens.count * stride);
 }
 
 template <class T>
-void HeadReader<T>::query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                          NormForm form, Rounding rounding, T* rows, std::size_t stride) const {
-  normalised_rows(problem_.q, s, head, begin, count, form, rounding, scales_norm() ? scale() : T(1), rows,
-                  stride);
+void HeadReader<T>::query(const HeadTokens& tokens, NormForm form, Rounding rounding, T* rows,
+                          std::size_t stride) const {
+  normalised_rows(problem_.q, tokens, form, rounding, scales_norm() ? scale() : T(1), rows, stride);
 }
 
 template <class T>
@@ -73,61 +72,59 @@ bool HeadReader<T>::scales_norm() const {
 }
 
 template <class T>
-void HeadReader<T>::key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                        NormForm form, Rounding rounding, T* rows, std::size_t stride) const {
-  normalised_rows(problem_.k, s, head, begin, count, form, rounding, T(1), rows, stride);
+void HeadReader<T>::key(const HeadTokens& tokens, NormForm form, Rounding rounding, T* rows,
+                        std::size_t stride) const {
+  normalised_rows(problem_.k, tokens, form, rounding, T(1), rows, stride);
 }
 
 template <class T>
-void HeadReader<T>::value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                          std::size_t stride) const {
+void HeadReader<T>::value(const HeadTokens& tokens, T* rows, std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
-  rows_of(problem_.v, d.HV, d.V, s, head, begin, count, rows, stride);
+  rows_of(problem_.v, d.HV, d.V, tokens, rows, stride);
   if (!problem_.write) return;
   tensor::Scratch<T> gate(d.V);
-  for (std::size_t t = 0; t < count; ++t) {
-    rows_of(*problem_.write, d.HV, d.V, s, head, begin + t, 1, gate.data(), d.V);
+  for (std::size_t t = 0; t < tokens.count; ++t) {
+    rows_of(*problem_.write, d.HV, d.V, tokens.one(t), gate.data(), d.V);
     for (std::size_t v = 0; v < d.V; ++v) rows[t * stride + v] = gate[v] * rows[t * stride + v];
   }
 }
 
 template <class T>
-void HeadReader<T>::value_and_write(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                                    T* rows, T* write, std::size_t stride) const {
+void HeadReader<T>::value_and_write(const HeadTokens& tokens, T* rows, T* write, std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
-  rows_of(problem_.v, d.HV, d.V, s, head, begin, count, rows, stride);
-  rows_of(*problem_.write, d.HV, d.V, s, head, begin, count, write, stride);
+  rows_of(problem_.v, d.HV, d.V, tokens, rows, stride);
+  rows_of(*problem_.write, d.HV, d.V, tokens, write, stride);
 }
 
 template <class T>
-void HeadReader<T>::log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                              T* rows, std::size_t stride, GateProduct<T>* product) const {
+void HeadReader<T>::log_decay(const HeadTokens& tokens, T* rows, std::size_t stride,
+                              GateProduct<T>* product) const {
   const Dimensions& d = problem_.dimensions();
-  own_log_decays(s, head, begin, count, rows, stride, product);
+  own_log_decays(tokens, rows, stride, product);
   if (!d.has_scalar_decay) return;
   for (T* const values : {rows, product == nullptr ? nullptr : product->factors})
     if (values != nullptr)
-      for (std::size_t t = 0; t < count; ++t)
+      for (std::size_t t = 0; t < tokens.count; ++t)
         std::fill_n(values + t * stride + 1, d.K - 1, values[t * stride]);
 }
 
 template <class T>
-void HeadReader<T>::own_log_decays(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                                   T* rows, std::size_t stride, GateProduct<T>* product) const {
+void HeadReader<T>::own_log_decays(const HeadTokens& tokens, T* rows, std::size_t stride,
+                                   GateProduct<T>* product) const {
   const Dimensions& d = problem_.dimensions();
-  rows_of(problem_.g, d.HV, d.decays(), s, head, begin, count, rows, stride);
+  rows_of(problem_.g, d.HV, d.decays(), tokens, rows, stride);
   if (problem_.options.gate == Gate::none) return;
   tensor::Scratch<T> bias_row(problem_.dt_bias ? d.decays() : 0);
-  if (problem_.dt_bias) bias(head, bias_row.data());
+  if (problem_.dt_bias) bias(tokens.head, bias_row.data());
   if constexpr (std::is_same_v<T, double>)
-    if (std::fabs(log_amplitude(head)) > largest_ordinary_A_log)
-      return gate_of_any_amplitude(head, count, bias_row.data(), rows, stride);
-  GateBlock<T> block{count,
+    if (std::fabs(log_amplitude(tokens.head)) > largest_ordinary_A_log)
+      return gate_of_any_amplitude(tokens.head, tokens.count, bias_row.data(), rows, stride);
+  GateBlock<T> block{tokens.count,
                      d.decays(),
                      stride,
                      rows,
                      problem_.dt_bias ? bias_row.data() : nullptr,
-                     amplitude(head),
+                     amplitude(tokens.head),
                      problem_.options.gate == Gate::lower_bound,
                      static_cast<T>(problem_.options.lower_bound.value_or(0.0)),
                      operations_.exponential,
@@ -141,27 +138,24 @@ void HeadReader<T>::own_log_decays(const Sequence& s, std::size_t head, std::siz
 }
 
 template <class T>
-void HeadReader<T>::beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                         T* values) const {
-  if (problem_.beta.empty()) return void(std::fill_n(values, count, T(1)));
-  rows_of(problem_.beta, problem_.dimensions().HV, 1, s, head, begin, count, values, 1);
-  through_sigmoid(values, count);
+void HeadReader<T>::beta(const HeadTokens& tokens, T* values) const {
+  if (problem_.beta.empty()) return void(std::fill_n(values, tokens.count, T(1)));
+  rows_of(problem_.beta, problem_.dimensions().HV, 1, tokens, values, 1);
+  through_sigmoid(values, tokens.count);
 }
 
 template <class T>
-void HeadReader<T>::column_beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                                T* rows, std::size_t stride) const {
+void HeadReader<T>::column_beta(const HeadTokens& tokens, T* rows, std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
-  rows_of(problem_.beta, d.HV, d.V, s, head, begin, count, rows, stride);
-  for (std::size_t t = 0; t < count; ++t) through_sigmoid(rows + t * stride, d.V);
+  rows_of(problem_.beta, d.HV, d.V, tokens, rows, stride);
+  for (std::size_t t = 0; t < tokens.count; ++t) through_sigmoid(rows + t * stride, d.V);
 }
 
 template <class T>
-void HeadReader<T>::read_key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                             const T* key, T* rows, std::size_t stride) const {
+void HeadReader<T>::read_key(const HeadTokens& tokens, const T* key, T* rows, std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
-  rows_of(*problem_.erase, d.HV, d.K, s, head, begin, count, rows, stride);
-  for (std::size_t i = 0; i < count * stride; ++i) rows[i] = rows[i] * key[i];
+  rows_of(*problem_.erase, d.HV, d.K, tokens, rows, stride);
+  for (std::size_t i = 0; i < tokens.count * stride; ++i) rows[i] = rows[i] * key[i];
 }
 
 template <class T>
@@ -223,13 +217,12 @@ void HeadReader<T>::bias(std::size_t head, T* values) const {
 }
 
 template <class T>
-void HeadReader<T>::output_gradient(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count,
-                                    T* rows, std::size_t stride) const {
+void HeadReader<T>::output_gradient(const HeadTokens& tokens, T* rows, std::size_t stride) const {
   const Dimensions& d = problem_.dimensions();
   if (problem_.output_gradient) {
-    rows_of(*problem_.output_gradient, d.HV, d.V, s, head, begin, count, rows, stride);
+    rows_of(*problem_.output_gradient, d.HV, d.V, tokens, rows, stride);
   } else {
-    std::memset(rows, 0, count * stride * sizeof(T));
+    std::memset(rows, 0, tokens.count * stride * sizeof(T));
   }
 }
 
@@ -263,15 +256,15 @@ void HeadReader<T>::state_of(const tensor::Tensor& states, const Sequence& s, st
 }
 
 template <class T>
-void store_output(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s,
-                  std::size_t head, std::size_t begin, std::size_t count, LaneRange lanes,
-                  tensor::Tensor& o) {
+void store_output(const T* rows, std::size_t stride, const Problem& problem, const HeadTokens& tokens,
+                  LaneRange lanes, tensor::Tensor& o) {
   const Dimensions& d = problem.dimensions();
-  for (std::size_t t = 0; t < count; ++t) {
-    const std::size_t element = ((s.batch * d.T + begin + t) * d.HV + head) * d.V + lanes.first;
+  for (std::size_t t = 0; t < tokens.count; ++t) {
+    const std::size_t element =
+        ((tokens.sequence.batch * d.T + tokens.begin + t) * d.HV + tokens.head) * d.V + lanes.first;
     kernels<T>().narrow(rows + t * stride + lanes.first, o.dtype(), o.at(element), lanes.last - lanes.first);
   }
-  Work::count(count * (lanes.last - lanes.first));
+  Work::count(tokens.count * (lanes.last - lanes.first));
 }
 
 template <class T>
@@ -294,8 +287,8 @@ void store_state(const T* rows, std::size_t stride, const Problem& problem, cons
 
 #define KDA_CHECK_INSTANTIATE(T)                                                                            \
   template class HeadReader<T>;                                                                             \
-  template void store_output(const T*, std::size_t, const Problem&, const Sequence&, std::size_t,           \
-                             std::size_t, std::size_t, LaneRange, tensor::Tensor&);                         \
+  template void store_output(const T*, std::size_t, const Problem&, const HeadTokens&, LaneRange,           \
+                             tensor::Tensor&);                                                              \
   template void store_state(const T*, std::size_t, const Problem&, const Sequence&, std::size_t, LaneRange, \
                             tensor::Tensor&);
 KDA_CHECK_INSTANTIATE(float)

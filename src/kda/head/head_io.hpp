@@ -25,6 +25,14 @@ struct GateProduct {
   bool of_tanh = false;  ///< factors are tanh of half the sigmoid's argument
 };
 
+/// Tokens of one head of a sequence; `begin` is counted in its batch row.
+struct HeadTokens {
+  Sequence sequence;
+  std::size_t head, begin, count;
+
+  HeadTokens one(std::size_t t) const { return {sequence, head, begin + t, 1}; }
+};
+
 enum class NormForm : unsigned char { division, reciprocal };
 
 /// T is float or double. Functions may be called from several threads. Whatever goes along tokens reads them
@@ -36,42 +44,35 @@ class HeadReader {
 
   /// [count][K] rows of q or k from `begin` on, of the query head that value head `head` reads; L2-normalised
   /// if the problem says so, and then rounded.
-  void query(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, NormForm form,
-             Rounding rounding, T* rows, std::size_t stride) const;
-  void key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, NormForm form,
-           Rounding rounding, T* rows, std::size_t stride) const;
+  void query(const HeadTokens& tokens, NormForm form, Rounding rounding, T* rows, std::size_t stride) const;
+  void key(const HeadTokens& tokens, NormForm form, Rounding rounding, T* rows, std::size_t stride) const;
   /// [count][V] of what is written: v, with a write gate write * v; elements up to `stride` are set to zero.
-  void value(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-             std::size_t stride) const;
+  void value(const HeadTokens& tokens, T* rows, std::size_t stride) const;
   /// The two by themselves. There must be a write gate.
-  void value_and_write(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                       T* write, std::size_t stride) const;
+  void value_and_write(const HeadTokens& tokens, T* rows, T* write, std::size_t stride) const;
   /// [count][K] natural logs of the decay; where a head has one for all K, it in all of them.
-  void log_decay(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                 std::size_t stride, GateProduct<T>* product = nullptr) const;
+  void log_decay(const HeadTokens& tokens, T* rows, std::size_t stride,
+                 GateProduct<T>* product = nullptr) const;
   /// The same, as many as the head has (Dimensions::decays): [count][stride].
-  void own_log_decays(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                      std::size_t stride, GateProduct<T>* product = nullptr) const;
+  void own_log_decays(const HeadTokens& tokens, T* rows, std::size_t stride,
+                      GateProduct<T>* product = nullptr) const;
   /// [count]; 1 where erase and write gates stand in its place. Not for betas of columns.
-  void beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* values) const;
+  void beta(const HeadTokens& tokens, T* values) const;
   /// [count][V] betas of columns; elements up to `stride` are set to zero.
-  void column_beta(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                   std::size_t stride) const;
+  void column_beta(const HeadTokens& tokens, T* rows, std::size_t stride) const;
   /// [count][K], erase * key: what predictions read the state along where there is an erase gate.
-  void read_key(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, const T* key,
-                T* rows, std::size_t stride) const;
+  void read_key(const HeadTokens& tokens, const T* key, T* rows, std::size_t stride) const;
   /// The initial state as [K][stride], zeros without one.
   void state(const Sequence& s, std::size_t head, T* rows, std::size_t stride) const;
 
   /// do as [count][V] and dht as [K][stride]; zeros for what the loss does not have.
-  void output_gradient(const Sequence& s, std::size_t head, std::size_t begin, std::size_t count, T* rows,
-                       std::size_t stride) const;
+  void output_gradient(const HeadTokens& tokens, T* rows, std::size_t stride) const;
   void state_gradient(const Sequence& s, std::size_t head, T* rows, std::size_t stride) const;
 
   /// [count][width] rows of one of `heads` heads of a tensor [B,T,heads,width], as stored; zeros up to
   /// `stride`.
-  void rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width, const Sequence& s,
-               std::size_t head, std::size_t begin, std::size_t count, T* rows, std::size_t stride) const;
+  void rows_of(const tensor::Tensor& tensor, std::size_t heads, std::size_t width, const HeadTokens& tokens,
+               T* rows, std::size_t stride) const;
   /// exp(A_log) of a head, 1 without.
   T amplitude(std::size_t head) const;
   /// A_log of a head as stored, 0 without.
@@ -88,9 +89,8 @@ class HeadReader {
                              std::size_t stride) const;
   void state_of(const tensor::Tensor& states, const Sequence& s, std::size_t head, T* rows,
                 std::size_t stride) const;
-  void normalised_rows(const tensor::Tensor& tensor, const Sequence& s, std::size_t head, std::size_t begin,
-                       std::size_t count, NormForm form, Rounding rounding, T factor, T* rows,
-                       std::size_t stride) const;
+  void normalised_rows(const tensor::Tensor& tensor, const HeadTokens& tokens, NormForm form,
+                       Rounding rounding, T factor, T* rows, std::size_t stride) const;
 
   const Problem& problem_;
   const Kernels<T>& kernels_;
@@ -104,8 +104,8 @@ struct LaneRange {
 
 /// Rounds those lanes of [count][stride] rows into `o` at the tokens from `begin` on.
 template <class T>
-void store_output(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s,
-                  std::size_t head, std::size_t begin, std::size_t count, LaneRange lanes, tensor::Tensor& o);
+void store_output(const T* rows, std::size_t stride, const Problem& problem, const HeadTokens& tokens,
+                  LaneRange lanes, tensor::Tensor& o);
 
 /// Rounds those lanes of [K][stride] rows into the final state, in the problem's layout.
 template <class T>

@@ -2,28 +2,30 @@
 // others.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
-#include <vector>
+
+#include "kda/kernels/truth/row_norm.hpp"
 
 namespace kda_check::kda {
 
-/// The rows of [count][stride] whose squares are beyond the range of fp64, taken out before a kernel works on
-/// all of them and put back as they should be.
-class LargeRows {
- public:
-  LargeRows(const double* rows, std::size_t count, std::size_t K, std::size_t stride);
-
-  /// Row by row what is put back: `row_of(t, row)` fills the K elements of row t.
-  template <class RowOf>
-  void keep(RowOf row_of) {
-    for (std::size_t i = 0; i < places_.size(); ++i) row_of(places_[i], values_.data() + i * K_);
+/// Of [count][stride] rows: large(t) for each whose squares are beyond the range, and ordinary(first, count)
+/// for those between them.
+template <class Ordinary, class Large>
+void by_size(const double* rows, std::size_t count, std::size_t K, std::size_t stride, Ordinary ordinary,
+             Large large) {
+  const auto is_large = [&](std::size_t t) {
+    for (std::size_t k = 0; k < K; ++k)
+      if (std::fabs(rows[t * stride + k]) > large_element) return true;
+    return false;
+  };
+  std::size_t first = 0;
+  for (std::size_t t = 0; t <= count; ++t) {
+    if (t < count && !is_large(t)) continue;
+    if (t > first) ordinary(first, t - first);
+    if (t < count) large(t);
+    first = t + 1;
   }
-  void put_into(double* rows) const;
-
- private:
-  std::size_t K_, stride_;
-  std::vector<std::size_t> places_;
-  std::vector<double> values_;
-};
+}
 
 }  // namespace kda_check::kda

@@ -19,10 +19,11 @@ TokenBlocks::TokenBlocks(const HeadReader<double>& rows, const Problem& whole, c
       values(most * whole.dimensions().V) {}
 
 void TokenBlocks::read_tokens(std::size_t head, std::size_t begin, std::size_t count) {
-  const std::size_t K = problem.dimensions().K, at = sequence.begin + begin;
-  reader.query(sequence, head, at, count, NormForm::division, Rounding::none, q.data(), K);
-  reader.key(sequence, head, at, count, NormForm::division, Rounding::none, k.data(), K);
-  reader.log_decay(sequence, head, at, count, g.data(), K);
+  const std::size_t K = problem.dimensions().K;
+  const HeadTokens tokens{sequence, head, sequence.begin + begin, count};
+  reader.query(tokens, NormForm::division, Rounding::none, q.data(), K);
+  reader.key(tokens, NormForm::division, Rounding::none, k.data(), K);
+  reader.log_decay(tokens, g.data(), K);
   const std::size_t V = problem.dimensions().V;
   const auto mean_square = [&](const double* row) {
     double sum = 0;
@@ -30,16 +31,16 @@ void TokenBlocks::read_tokens(std::size_t head, std::size_t begin, std::size_t c
     return sum / static_cast<double>(V);
   };
   if (problem.dimensions().strength == Strength::value) {
-    reader.column_beta(sequence, head, at, count, values.data(), V);
+    reader.column_beta(tokens, values.data(), V);
     for (std::size_t t = 0; t < count; ++t) beta[t] = std::sqrt(mean_square(values.data() + t * V));
   } else {
-    reader.beta(sequence, head, at, count, beta.data());
+    reader.beta(tokens, beta.data());
   }
   if (problem.erase) {
-    reader.read_key(sequence, head, at, count, k.data(), read.data(), K);
-    reader.rows_of(*problem.write, problem.dimensions().HV, V, sequence, head, at, count, values.data(), V);
+    reader.read_key(tokens, k.data(), read.data(), K);
+    reader.rows_of(*problem.write, problem.dimensions().HV, V, tokens, values.data(), V);
     for (std::size_t t = 0; t < count; ++t) write2[t] = mean_square(values.data() + t * V);
-    reader.rows_of(problem.v, problem.dimensions().HV, V, sequence, head, at, count, values.data(), V);
+    reader.rows_of(problem.v, problem.dimensions().HV, V, tokens, values.data(), V);
     for (std::size_t t = 0; t < count; ++t)
       v2[t] = mean_square(values.data() + t * V) * static_cast<double>(V);
   }
@@ -49,11 +50,11 @@ void TokenBlocks::read_tokens(std::size_t head, std::size_t begin, std::size_t c
 }
 
 void TokenBlocks::read_v(std::size_t head, std::size_t begin, std::size_t count) {
-  reader.value(sequence, head, sequence.begin + begin, count, values.data(), problem.dimensions().V);
+  reader.value({sequence, head, sequence.begin + begin, count}, values.data(), problem.dimensions().V);
 }
 
 void TokenBlocks::read_do(std::size_t head, std::size_t begin, std::size_t count) {
-  reader.output_gradient(sequence, head, sequence.begin + begin, count, values.data(),
+  reader.output_gradient({sequence, head, sequence.begin + begin, count}, values.data(),
                          problem.dimensions().V);
 }
 

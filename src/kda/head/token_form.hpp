@@ -76,40 +76,37 @@ void weigh_key(const TokenRows<T>& rows, std::size_t count, std::size_t stride) 
 
 /// What of these needs no gate.
 template <class T>
-void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
-                   std::size_t head, std::size_t begin, std::size_t count, std::size_t stride,
-                   bool scales_query, const TokenRows<T>& rows) {
+void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const HeadTokens& tokens,
+                   std::size_t stride, bool scales_query, const TokenRows<T>& rows) {
   const Rounding normalised = arithmetic.casts.normalised;
-  reader.query(s, head, begin, count, NormForm::division, normalised, rows.q, stride);
+  reader.query(tokens, NormForm::division, normalised, rows.q, stride);
   const T scale = scales_query && !reader.scales_norm() ? reader.scale() : T(1);
-  for (std::size_t i = 0; i < count * stride; ++i) rows.q[i] = rows.q[i] * scale;
-  reader.key(s, head, begin, count, NormForm::division, normalised, rows.k, stride);
+  for (std::size_t i = 0; i < tokens.count * stride; ++i) rows.q[i] = rows.q[i] * scale;
+  reader.key(tokens, NormForm::division, normalised, rows.k, stride);
   if (rows.column_beta != nullptr) {
-    reader.column_beta(s, head, begin, count, rows.column_beta, rows.value_stride);
-    kernels<T>().round(arithmetic.casts.beta, rows.column_beta, count * rows.value_stride);
+    reader.column_beta(tokens, rows.column_beta, rows.value_stride);
+    kernels<T>().round(arithmetic.casts.beta, rows.column_beta, tokens.count * rows.value_stride);
   } else {
-    reader.beta(s, head, begin, count, rows.beta);
-    kernels<T>().round(arithmetic.casts.beta, rows.beta, count);
+    reader.beta(tokens, rows.beta);
+    kernels<T>().round(arithmetic.casts.beta, rows.beta, tokens.count);
   }
-  if (rows.read != nullptr && !arithmetic.weighs_key)
-    reader.read_key(s, head, begin, count, rows.k, rows.read, stride);
+  if (rows.read != nullptr && !arithmetic.weighs_key) reader.read_key(tokens, rows.k, rows.read, stride);
 }
-/// `count` log decays to decays.
 template <class T>
-void to_decays(const TokenArithmetic& arithmetic, T* decay, std::size_t count) {
-  kernels<T>().round(arithmetic.casts.gate, decay, count);
-  kernels<T>().exponential(arithmetic.operations.exponential, decay, decay, count);
-  kernels<T>().round(arithmetic.casts.decay, decay, count);
+void load_decays(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const HeadTokens& tokens,
+                 std::size_t stride, T* decay) {
+  reader.log_decay(tokens, decay, stride);
+  kernels<T>().round(arithmetic.casts.gate, decay, tokens.count * stride);
+  kernels<T>().exponential(arithmetic.operations.exponential, decay, decay, tokens.count * stride);
+  kernels<T>().round(arithmetic.casts.decay, decay, tokens.count * stride);
 }
 
 template <class T>
-void load_rows(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
-               std::size_t head, std::size_t begin, std::size_t count, std::size_t stride, bool scales_query,
-               const TokenRows<T>& rows) {
-  load_operands(reader, arithmetic, s, head, begin, count, stride, scales_query, rows);
-  if (arithmetic.weighs_key) weigh_key(rows, count, stride);
-  reader.log_decay(s, head, begin, count, rows.decay, stride);
-  to_decays(arithmetic, rows.decay, count * stride);
+void load_rows(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const HeadTokens& tokens,
+               std::size_t stride, bool scales_query, const TokenRows<T>& rows) {
+  load_operands(reader, arithmetic, tokens, stride, scales_query, rows);
+  if (arithmetic.weighs_key) weigh_key(rows, tokens.count, stride);
+  load_decays(reader, arithmetic, tokens, stride, rows.decay);
 }
 
 /// Tokens as the kernels take them: rows from the first of them on, as in ColumnsBlock.
@@ -137,27 +134,19 @@ struct TokenInputs {
         own_column_beta(strength == Strength::value ? block_tokens * v_stride : 0),
         own_write(strength == Strength::gates ? block_tokens * v_stride : 0) {}
 
-  void load(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
-            std::size_t head, std::size_t begin, std::size_t count, std::size_t K, std::size_t v_stride) {
-    load_operands(reader, arithmetic, s, head, begin, count, K, v_stride);
-    reader.log_decay(s, head, begin, count, decay.data(), K);
-    to_decays(arithmetic, decay.data(), count * K);
-    flush(arithmetic, decay, count);
-  }
-  /// All but decays.
-  void load_operands(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const Sequence& s,
-                     std::size_t head, std::size_t begin, std::size_t count, std::size_t K,
-                     std::size_t v_stride) {
-    const TokenRows<T> rows{q.data(), k.data(), decay.data(), beta.data(), read(), column_beta(), v_stride};
-    kda::load_operands(reader, arithmetic, s, head, begin, count, K, !arithmetic.scales_output(), rows);
+  void load(const HeadReader<T>& reader, const TokenArithmetic& arithmetic, const HeadTokens& tokens) {
+    const TokenRows<T> rows{q.data(), k.data(),      decay.data(), beta.data(),
+                            read(),   column_beta(), value_stride};
+    load_operands(reader, arithmetic, tokens, key_dim, !arithmetic.scales_output(), rows);
+    load_decays(reader, arithmetic, tokens, key_dim, rows.decay);
     fuses_write = arithmetic.fuses_write() && own_write.size() > 0;
     if (fuses_write)
-      reader.value_and_write(s, head, begin, count, v.data(), own_write.data(), v_stride);
+      reader.value_and_write(tokens, v.data(), own_write.data(), value_stride);
     else
-      reader.value(s, head, begin, count, v.data(), v_stride);
-    for (tensor::Scratch<T>* const own : {&q, &k, &beta, &v, &own_read, &own_column_beta, &own_write})
-      flush(arithmetic, *own, count);
-    if (arithmetic.weighs_key) weigh_key(rows, count, K);
+      reader.value(tokens, v.data(), value_stride);
+    for (tensor::Scratch<T>* const own : {&q, &k, &decay, &beta, &v, &own_read, &own_column_beta, &own_write})
+      flush(arithmetic, *own, tokens.count);
+    if (arithmetic.weighs_key) weigh_key(rows, tokens.count, key_dim);
   }
 
   /// Null where the problem has none.
@@ -207,9 +196,8 @@ class ColumnHalves {
   }
 
   /// As TokenInputs::load().
-  void load(const TokenArithmetic& arithmetic, const Sequence& s, std::size_t head, std::size_t begin,
-            std::size_t count) {
-    if (upper_) upper_->load(reader_, arithmetic, s, head, begin, count, K_, v_stride_);
+  void load(const TokenArithmetic& arithmetic, const HeadTokens& tokens) {
+    if (upper_) upper_->load(reader_, arithmetic, tokens);
   }
   /// run(tokens, o, state) for tokens [first, first + count) of those loaded. `columns`: those that it
   /// computes, in whole strips of `lanes`.

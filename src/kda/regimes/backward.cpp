@@ -1,4 +1,4 @@
-// Regimes of the backward pass (docs/regimes.md, "Backward"): the loss is given with them.
+// Regimes of the backward pass (docs/scenarios.md, "Backward"): the loss is given with them.
 #include <cmath>
 
 #include "kda/regimes/draft.hpp"

@@ -1,5 +1,7 @@
-// Regimes of the carried state: slow decay, cancellation, range (docs/regimes.md, "Carry,
+// Regimes of the carried state: slow decay, cancellation, range (docs/scenarios.md, "Carry,
 // cancellation, storage").
+#include <cmath>
+
 #include "kda/regimes/draft.hpp"
 
 namespace kda_check::kda::regimes {
@@ -52,6 +54,23 @@ Problem state_fp16_edge(const Settings& settings) {
   return draft.finish();
 }
 
+/// What is added up over the keys keeps the columns of v apart: each is a problem of its own size.
+Problem column_scales(const Settings& settings) {
+  Draft draft(settings);
+  const auto scaled = [&](const At& at, double value) {
+    const Draw draw = draft.draw(Stream::column, {0, 0, at.h, at.i}, draft.HV, draft.V);
+    return std::ldexp(value, -static_cast<int>(draw.below(settings.count("octaves") + 1)));
+  };
+  const Element normal = [&](const At& at, const Draw& draw) { return scaled(at, draw.normal()); };
+  draft.v = draft.values(normal);
+  draft.initial_state = draft.states(normal);
+  draft.fill_defaults();
+  for (std::size_t i = 0; i < draft.output_gradient.size(); ++i)
+    draft.output_gradient[i] = scaled({0, 0, i / draft.V % draft.HV, i % draft.V}, draft.output_gradient[i]);
+  if (!draft.state_gradient.empty()) draft.state_gradient = draft.states(normal, Stream::state_gradient);
+  return draft.finish();
+}
+
 }  // namespace
 
 std::vector<Recipe> carry_recipes() {
@@ -78,6 +97,11 @@ std::vector<Recipe> carry_recipes() {
        "17",
        {shared("T", 64), {"K", "key width", 64, 2, 4096, true}, shared("V", 64)},
        state_fp16_edge},
+      {"column_scales",
+       "columns of v of very different sizes: an rms sees nothing of the small ones",
+       "18",
+       {K, V, {"octaves", "powers of two between the largest and the smallest", 8, 0, 64, true}},
+       column_scales},
   };
 }
 

@@ -1,4 +1,4 @@
-// Regimes of the decay: how far exponents reach (docs/regimes.md, "Decay"). Gates are given directly.
+// Regimes of the decay: how far exponents reach (docs/scenarios.md, "Decay"). Gates are given directly.
 #include <cmath>
 #include <numbers>
 

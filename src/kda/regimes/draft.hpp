@@ -1,4 +1,4 @@
-// A problem in the making: what recipes are written with (docs/regimes.md).
+// A problem in the making: what recipes are written with (docs/scenarios.md).
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,7 @@ enum class Stream : std::uint16_t {
   state_gradient,
   erase,
   write,
+  column,  ///< what elements of a column of v have in common
 };
 
 /// Of gates with a lower bound, unless a regime has its own.
@@ -56,7 +57,7 @@ class Draw {
 
 using Element = std::function<double(const At& at, const Draw& draw)>;
 
-/// Tensors in fp64. What a recipe leaves empty finish() fills with the defaults of docs/regimes.md: q and k
+/// Tensors in fp64. What a recipe leaves empty finish() fills with the defaults of docs/scenarios.md: q and k
 /// normal of unit length, v normal, g = logsigmoid(normal), beta, erase and write = sigmoid(normal), no
 /// initial state; with the parameter `loss`, do and dht normal.
 class Draft {

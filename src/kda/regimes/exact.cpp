@@ -1,5 +1,5 @@
 // Regimes in which every value of every formulation is exact in every format, so that there is nothing to
-// tolerate (docs/regimes.md, "Exact").
+// tolerate (docs/scenarios.md, "Exact").
 #include "kda/regimes/draft.hpp"
 
 namespace kda_check::kda::regimes {

@@ -1,4 +1,4 @@
-// Regimes of the gate functions (docs/regimes.md, "Decay"): values as real layers have them. With raw=1 the
+// Regimes of the gate functions (docs/scenarios.md, "Decay"): values as real layers have them. With raw=1 the
 // gate is left to the kernel: g holds its argument, A_log and dt_bias its parameters.
 #include <cmath>
 

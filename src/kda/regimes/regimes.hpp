@@ -1,5 +1,5 @@
 // Regimes: named recipes for problems on which formulations of KDA are known to fail, or on which none may
-// (docs/regimes.md). One row each, in kda/regimes/*.cpp by idea.
+// (docs/scenarios.md). One row each, in kda/regimes/*.cpp by idea.
 //
 // A problem is a function of the recipe and its settings. Inputs are drawn in fp64; q, k, v and the initial
 // state are then rounded to the dtype, g and beta to fp32, so that no kernel is charged for the rounding.

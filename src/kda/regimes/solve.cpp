@@ -1,4 +1,4 @@
-// Regimes of the triangular solve: keys alike, beta near or beyond 1, hardly any decay (docs/regimes.md,
+// Regimes of the triangular solve: keys alike, beta near or beyond 1, hardly any decay (docs/scenarios.md,
 // "Triangular solve").
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// Regimes of structure: causality, cuts, tails, layouts, packing, groups (docs/regimes.md,
+// Regimes of structure: causality, cuts, tails, layouts, packing, groups (docs/scenarios.md,
 // "Structure"). What must be equal bit for bit is checked by tests/kda/regimes/regime_laws.cpp; as targets
 // they are problems like any other.
 #include <algorithm>

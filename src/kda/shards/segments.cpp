@@ -31,16 +31,6 @@ TokenRange part_of(const Sequence& sequence, const RunOptions& options, std::siz
   return {begin(part), begin(part + 1)};
 }
 
-std::size_t longest_part(const Problem& problem, const RunOptions& options) {
-  std::size_t longest = 0;
-  for (const Sequence& s : problem.sequences())
-    for (std::size_t part = 0; part < parts_of(s, options); ++part) {
-      const TokenRange tokens = part_of(s, options, part);
-      longest = std::max(longest, tokens.end - tokens.begin);
-    }
-  return longest;
-}
-
 template <class T>
 double PartStates<T>::elements(const Problem& problem, const RunOptions& options) {
   const Dimensions& d = problem.dimensions();
@@ -206,7 +196,7 @@ void form_states(const Problem& problem, const RunOptions& options, std::size_t 
         tensor::Scratch<T> scratch(2 * K * work.k_stride());
         const TokenRange tokens = part_of(s, options, part);
         for (std::size_t begin = tokens.begin; begin < tokens.end; begin += options.chunk_size) {
-          work.load(reader, s, head, begin, std::min(options.chunk_size, tokens.end - begin));
+          work.load(reader, {s, head, begin, std::min(options.chunk_size, tokens.end - begin)});
           if (exchange) exchange->give(head, begin, work.block, work.G);
           // A starts from nothing: what the run has there is another state's.
           work.block.given.h = work.block.given.v_new = nullptr;

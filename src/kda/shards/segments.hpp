@@ -22,9 +22,6 @@ struct TokenRange {
 };
 TokenRange part_of(const Sequence& sequence, const RunOptions& options, std::size_t part);
 
-/// Tokens of the longest part there is.
-std::size_t longest_part(const Problem& problem, const RunOptions& options);
-
 /// The states that enter the parts of every head of every sequence.
 template <class T>
 class PartStates {

@@ -59,12 +59,12 @@ void run_part(const Problem& problem, const PartJob& job, const RunOptions& opti
   const TokenRange tokens = part_of(s, options, job.part);
   for (std::size_t begin = tokens.begin; begin < tokens.end; begin += options.chunk_size) {
     const std::size_t rows = std::min(options.chunk_size, tokens.end - begin);
-    work.load(reader, s, job.head, begin, rows);
+    work.load(reader, {s, job.head, begin, rows});
     if (exchange) exchange->tell_gates(job.head, begin, work.block);
     if (exchange) exchange->give(job.head, begin, work.block, work.G);
     kernel(work.block);
     if (exchange) exchange->tell(job.head, begin, work.block);
-    store_output(work.block.o, work.v_stride(), problem, s, job.head, begin, rows, {0, V}, answer.o);
+    store_output(work.block.o, work.v_stride(), problem, {s, job.head, begin, rows}, {0, V}, answer.o);
   }
   if (tokens.end == s.end)
     store_state(work.block.state, work.v_stride(), problem, s, job.head, {0, V}, answer.final_state);

@@ -107,8 +107,8 @@ void form_state_gradients(const Problem& problem, const RunOptions& options, std
         for (std::size_t c = chunks; c-- > 0;) {
           const std::size_t begin = tokens.begin + c * options.chunk_size,
                             rows = std::min(options.chunk_size, tokens.end - begin);
-          work.load(reader, s, head, begin, rows);
-          reader.output_gradient(s, head, begin, rows, back.output_gradient, v_stride);
+          work.load(reader, {s, head, begin, rows});
+          reader.output_gradient({s, head, begin, rows}, back.output_gradient, v_stride);
           if (exchange) exchange->give(head, begin, work.block, work.G);
           if (exchange) exchange->give(head, begin, work.block, back.block);
           // The gradient starts from nothing: what the run has there is another's.
@@ -172,8 +172,8 @@ class ChunkGroupBackward {
             dk = added_up(dk, rows * stride, member, is_last, sums_.size() / 2 + (begin - s_.begin) * stride);
           }
           if (member + 1 < group) continue;
-          gradients.query(s_, query_head, begin, rows, dq, stride);
-          gradients.key(s_, query_head, begin, rows, dk, stride);
+          gradients.query({s_, query_head, begin, rows}, dq, stride);
+          gradients.key({s_, query_head, begin, rows}, dk, stride);
         }
       }
       gradients.initial_state(s_, head, back_.block.state_gradient, work_.v_stride());
@@ -220,7 +220,7 @@ class ChunkGroupBackward {
 
   /// From the state in the block.
   void forward(std::size_t begin, std::size_t rows, std::size_t head) {
-    work_.load(reader_, s_, head, begin, rows);
+    work_.load(reader_, {s_, head, begin, rows});
     if (exchange_) exchange_->give(head, begin, work_.block, work_.G);
     forward_(work_.block);
   }
@@ -228,9 +228,10 @@ class ChunkGroupBackward {
   void backwards(std::size_t begin, std::size_t rows, const T* entering, std::size_t head,
                  HeadGradients<T>& gradients) {
     back_.block.entering_state = entering;
+    const HeadTokens tokens{s_, head, begin, rows};
     work_.set_state(entering);
     forward(begin, rows, head);
-    reader_.output_gradient(s_, head, begin, rows, back_.output_gradient, work_.v_stride());
+    reader_.output_gradient(tokens, back_.output_gradient, work_.v_stride());
     ChunkBackwardBlock<T>& block = back_.block;
     if (exchange_) exchange_->give(head, begin, work_.block, block);
     backward_(work_.block, block);
@@ -240,11 +241,11 @@ class ChunkGroupBackward {
       scan_from_the_end(reverse_scan_rows_, block.dG, rows, chunk_size_, work_.k_stride());
     else
       cumulate_from_the_end(reduction, block.dG, rows, work_.k_stride());
-    gradients.gates(s_, head, begin, rows, work_.block.k, block.dk, block.dread, work_.k_stride(),
-                    block.value_gradient, work_.v_stride());
-    gradients.value(s_, head, begin, rows, block.value_gradient, work_.v_stride());
-    gradients.beta(s_, head, begin, rows, block.dbeta, 1);
-    gradients.log_decay(s_, head, begin, rows, block.dG, work_.k_stride());
+    gradients.gates(tokens, work_.block.k, block.dk, block.dread, work_.k_stride(), block.value_gradient,
+                    work_.v_stride());
+    gradients.value(tokens, block.value_gradient, work_.v_stride());
+    gradients.beta(tokens, block.dbeta, 1);
+    gradients.log_decay(tokens, block.dG, work_.k_stride());
   }
 
   const Problem& problem_;

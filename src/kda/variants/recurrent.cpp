@@ -59,8 +59,8 @@ class Run {
     for (std::size_t begin = piece.begin; begin < s.end; begin += tokens_at_once) {
       if (work_.is_wanted()) hand_on_half(piece, begin);
       const std::size_t count = std::min(tokens_at_once, s.end - begin);
-      in.load(reader_, arithmetic_, s, piece.head, begin, count, d_.K, v_stride_);
-      halves.load(arithmetic_, s, piece.head, begin, count);
+      in.load(reader_, arithmetic_, {s, piece.head, begin, count});
+      halves.load(arithmetic_, {s, piece.head, begin, count});
       const std::size_t together = store.together(count);
       for (std::size_t t = 0; t < count; t += together) {
         const LaneRange columns{piece.tiles.first * lanes_, piece.tiles.last * lanes_};
@@ -71,7 +71,7 @@ class Run {
                    });
         store.store(begin + t - s.begin, &in.decay[t * d_.K], piece.state->data());
       }
-      store_output(o.data(), v_stride_, problem_, s, piece.head, begin, count, lanes_of(piece), answer_.o);
+      store_output(o.data(), v_stride_, problem_, {s, piece.head, begin, count}, lanes_of(piece), answer_.o);
     }
     tensor::Scratch<T> rows(d_.K * v_stride_);
     from_tiles(piece.state->data(), d_.K, v_stride_, lanes_, piece.tiles, rows.data());

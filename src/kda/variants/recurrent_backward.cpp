@@ -118,19 +118,20 @@ class HeadBackward {
                               tile_of_rows(transposed_gradient_, tile));
   }
 
+  HeadTokens tokens_of(const Block& block) const { return {s_, head_, block.begin, block.count}; }
   void load(const Block& block, BlockRows<T>& rows) {
-    load_rows(reader_, arithmetic_, s_, head_, block.begin, block.count, n_.k_stride, true,
+    load_rows(reader_, arithmetic_, tokens_of(block), n_.k_stride, true,
               {rows.q, rows.k, rows.decay, rows.beta, rows.read, rows.column_beta, n_.v_stride});
   }
   void load_with_gradient(const Block& block, BlockRows<T>& rows) {
     load(block, rows);
-    reader_.output_gradient(s_, head_, block.begin, block.count, rows.d_o, n_.v_stride);
+    reader_.output_gradient(tokens_of(block), rows.d_o, n_.v_stride);
   }
 
   /// Errors and checkpoints.
   void forwards(const Block& block, const Range& columns, BlockRows<T>& rows) {
     load(block, rows);
-    reader_.value(s_, head_, block.begin, block.count, rows.d_o, n_.v_stride);
+    reader_.value(tokens_of(block), rows.d_o, n_.v_stride);
     for (std::size_t tile = columns.first; tile < columns.last; ++tile) {
       T* const state = tile_of_columns(states_, tile);
       copy_from_tile(state, n_.v_stride, n_.K, lanes_, tile, checkpoint_of(block));
@@ -219,7 +220,7 @@ class HeadBackward {
       // The gate's parameters are sums over tokens, whose order is part of their result.
       for (std::size_t b = span.last; b-- > span.first;) {
         const Block block = block_of(b);
-        gradients.log_decay(s_, head_, block.begin, block.count, key_rows(span_.dg, block), n_.k_stride);
+        gradients.log_decay(tokens_of(block), key_rows(span_.dg, block), n_.k_stride);
       }
     });
   }
@@ -230,16 +231,16 @@ class HeadBackward {
     T *dq = key_rows(span_.dq, block), *dk = key_rows(span_.dk, block);
     tensor::Scratch<T> key(n_.has_read ? count : 0);
     if (n_.has_read) {
-      reader_.key(s_, head_, block.begin, block.count, NormForm::division, arithmetic_.casts.normalised,
-                  key.data(), n_.k_stride);
-      gradients.gates(s_, head_, block.begin, block.count, key.data(), dk, key_rows(span_.dread, block),
-                      n_.k_stride, dv, n_.v_stride);
+      reader_.key(tokens_of(block), NormForm::division, arithmetic_.casts.normalised, key.data(),
+                  n_.k_stride);
+      gradients.gates(tokens_of(block), key.data(), dk, key_rows(span_.dread, block), n_.k_stride, dv,
+                      n_.v_stride);
     }
-    gradients.value(s_, head_, block.begin, block.count, dv, n_.v_stride);
+    gradients.value(tokens_of(block), dv, n_.v_stride);
     if (n_.has_column_betas()) {  // r_t * e_t
       const T* const error = errors_of(block);
       for (std::size_t i = 0; i < block.count * n_.v_stride; ++i) r[i] = r[i] * error[i];
-      gradients.beta(s_, head_, block.begin, block.count, r, n_.v_stride);
+      gradients.beta(tokens_of(block), r, n_.v_stride);
     } else {
       T dbeta[backward_block_tokens];
       if (arithmetic_.weighs_key)
@@ -247,7 +248,7 @@ class HeadBackward {
       else
         kernels<T>().row_dots(
             {block.count, n_.V, n_.v_stride, r, errors_of(block), dbeta, arithmetic_.operations});
-      gradients.beta(s_, head_, block.begin, block.count, dbeta, 1);
+      gradients.beta(tokens_of(block), dbeta, 1);
     }
     const T scale = reader_.scale();
     for (std::size_t i = 0; i < count; ++i) dq[i] = scale * dq[i];
@@ -257,15 +258,15 @@ class HeadBackward {
       dk = added_to_group(dk, count, member == 0, dk_sum_.data() + at);
     }
     if (member + 1 < n_.group) return;
-    gradients.query(s_, query_head, block.begin, block.count, dq, n_.k_stride);
-    gradients.key(s_, query_head, block.begin, block.count, dk, n_.k_stride);
+    gradients.query({s_, query_head, block.begin, block.count}, dq, n_.k_stride);
+    gradients.key({s_, query_head, block.begin, block.count}, dk, n_.k_stride);
   }
 
   /// From the gradient of beta k to those of beta and, with that of what predictions read along, k.
   void through_weighed_key(const Block& block, const T* key, T* dk, T* dbeta) {
     kernels<T>().row_dots({block.count, n_.K, n_.k_stride, key, dk, dbeta, arithmetic_.operations});
     T beta[backward_block_tokens];
-    reader_.beta(s_, head_, block.begin, block.count, beta);
+    reader_.beta(tokens_of(block), beta);
     kernels<T>().round(arithmetic_.casts.beta, beta, block.count);
     const T* const dread = key_rows(span_.dread, block);
     for (std::size_t t = 0; t < block.count; ++t)

@@ -15,7 +15,6 @@ namespace kda_check::kda {
 
 namespace {
 
-bool every_dtype(numeric::DType) { return true; }
 std::string always_available() { return {}; }
 std::string cpu_unsupported(const Outline& problem, const RunOptions& options) {
   if (options.arithmetic.scale == ScaledPart::before && problem.options.qk_l2norm)
@@ -65,33 +64,34 @@ Arithmetic chunk_arithmetic(const Outline& problem, numeric::DType dtype) {
   return arithmetic;
 }
 
-/// What the GPU kernels do, in words that make the CPU variant do the same. In fp64 `cuda` is CUDA's exp.
-template <Arithmetic (*of_replay)(const Outline&, numeric::DType)>
-Arithmetic gpu_arithmetic(const Outline& problem, numeric::DType dtype) {
-  Arithmetic arithmetic = of_replay(problem, dtype);
-  set_axis(arithmetic, "h100");
-  return arithmetic;
-}
+/// The GPU's row of a CPU variant, whose words make that one do the same. In fp64 `cuda` is CUDA's exp.
 template <bool chunk>
-std::string gpu_lacks(const Outline& problem, const RunOptions& options) {
-  if (std::string reason = chunk ? no_chunk_form(problem) : std::string(); !reason.empty()) return reason;
-  return gpu_unsupported(chunk, problem, options);
-}
-template <bool chunk>
-Answer gpu_run(const Problem& problem, const RunOptions& options) {
-  return run_gpu(chunk, problem, options);
-}
-template <bool chunk>
-GradientTensors gpu_run_backward(const Problem& problem, const RunOptions& options) {
-  return run_gpu_backward(chunk, problem, options);
-}
-template <bool chunk>
-std::vector<double> gpu_time_backward(const Problem& problem, const RunOptions& options, int repeats) {
-  return time_gpu_backward(chunk, problem, options, repeats);
-}
-template <bool chunk>
-std::vector<double> gpu_time(const Problem& problem, const RunOptions& options, int repeats) {
-  return time_gpu(chunk, problem, options, repeats);
+Variant on_gpu(std::string_view name, std::string_view summary) {
+  return {name,
+          summary,
+          "gpu",
+          {.chunk = chunk},
+          [](const Outline& problem, numeric::DType dtype) {
+            Arithmetic arithmetic = (chunk ? chunk_arithmetic : recurrent_arithmetic)(problem, dtype);
+            set_axis(arithmetic, "h100");
+            return arithmetic;
+          },
+          gpu_unavailable,
+          [](const Outline& problem, const RunOptions& options) {
+            const std::string reason = chunk ? no_chunk_form(problem) : std::string();
+            return reason.empty() ? gpu_unsupported(chunk, problem, options) : reason;
+          },
+          [](const Problem& problem, const RunOptions& options) { return run_gpu(chunk, problem, options); },
+          [](const Problem& problem, const RunOptions& options) {
+            return run_gpu_backward(chunk, problem, options);
+          },
+          chunk ? "chunk" : "recurrent",
+          [](const Problem& problem, const RunOptions& options, int repeats) {
+            return time_gpu(chunk, problem, options, repeats);
+          },
+          [](const Problem& problem, const RunOptions& options, int repeats) {
+            return time_gpu_backward(chunk, problem, options, repeats);
+          }};
 }
 
 using numeric::ComputeFormat;
@@ -118,64 +118,31 @@ std::span<const Variant> variants() {
        "the definition, token by token",
        "cpu",
        {.chunk = false},
-       every_dtype,
        naive_arithmetic,
        always_available,
        cpu_unsupported,
        run_naive,
-       nullptr,
-       {},
        run_naive_backward},
       {"recurrent",
        "the fused order of the decode kernels",
        "cpu",
        {.chunk = false},
-       every_dtype,
        recurrent_arithmetic,
        always_available,
        cpu_unsupported,
        run_recurrent,
-       nullptr,
-       {},
        run_recurrent_backward},
       {"chunk",
        "the staged WY form, chunk by chunk",
        "cpu",
        {.chunk = true},
-       every_dtype,
        chunk_arithmetic,
        always_available,
        chunk_unsupported,
        run_chunk,
-       nullptr,
-       {},
        run_chunk_backward},
-      {"gpu-recurrent",
-       "recurrent, a warp for each four columns",
-       "gpu",
-       {.chunk = false},
-       every_dtype,
-       gpu_arithmetic<recurrent_arithmetic>,
-       gpu_unavailable,
-       gpu_lacks<false>,
-       gpu_run<false>,
-       gpu_time<false>,
-       "recurrent",
-       gpu_run_backward<false>,
-       gpu_time_backward<false>},
-      {"gpu-chunk",
-       "chunk, a thread for each sum",
-       "gpu",
-       {.chunk = true},
-       every_dtype,
-       gpu_arithmetic<chunk_arithmetic>,
-       gpu_unavailable,
-       gpu_lacks<true>,
-       gpu_run<true>,
-       gpu_time<true>,
-       "chunk",
-       gpu_run_backward<true>,
-       gpu_time_backward<true>},
+      on_gpu<false>("gpu-recurrent", "recurrent, a warp for each four columns"),
+      on_gpu<true>("gpu-chunk", "chunk, a thread for each sum"),
   };
   return list;
 }

@@ -17,23 +17,21 @@ struct Variant {
   std::string_view summary;
   std::string_view device;
   ArithmeticAxes axes;
-  bool (*has_dtype)(numeric::DType dtype);
   /// What this variant does when nothing else is asked.
   Arithmetic (*default_arithmetic)(const Outline& problem, numeric::DType dtype);
   /// Empty when it can run here and now, else why not.
   std::string (*unavailable)();
-  /// Empty when it has this dtype, arithmetic and shape, else what it lacks.
+  /// Empty when it has this arithmetic and shape, else what it lacks.
   std::string (*unsupported)(const Outline& problem, const RunOptions& options);
   /// Throws Error{environment} when it would need more memory than the options allow.
   std::function<Answer(const Problem& problem, const RunOptions& options)> run;
-  /// Seconds of each of `repeats` runs by the device's own clock, without what it costs to get there. Null: a
-  /// clock around `run` says it.
-  std::vector<double> (*time)(const Problem& problem, const RunOptions& options, int repeats) = nullptr;
-  /// The CPU variant that gives the same bits under the same arithmetic; empty for those on the CPU.
-  std::string_view replay = {};
   /// The gradients of a problem with a loss. Null: this variant has no backward pass. Throws as run() does.
   std::function<GradientTensors(const Problem& problem, const RunOptions& options)> run_backward = nullptr;
-  /// As `time`, of the backward pass.
+  /// The CPU variant that gives the same bits under the same arithmetic; empty for those on the CPU.
+  std::string_view replay = {};
+  /// Seconds of each of `repeats` runs, forwards and backwards, by the device's own clock, without what it
+  /// costs to get there. Null: a clock around the run says it.
+  std::vector<double> (*time)(const Problem& problem, const RunOptions& options, int repeats) = nullptr;
   std::vector<double> (*time_backward)(const Problem& problem, const RunOptions& options,
                                        int repeats) = nullptr;
 };

@@ -1,4 +1,4 @@
-// Formulations on the regimes they are known to fail on, and on those they must survive (docs/regimes.md).
+// Formulations on the regimes they are known to fail on, and on those they must survive (docs/scenarios.md).
 // The errors come from simulations with other random numbers and are taken as orders of magnitude.
 #include <cmath>
 #include <string>

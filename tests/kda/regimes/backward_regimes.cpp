@@ -1,4 +1,4 @@
-// The regimes of the backward pass show what they are for (docs/regimes.md, "Backward").
+// The regimes of the backward pass show what they are for (docs/scenarios.md, "Backward").
 #include <fmt/format.h>
 
 #include <algorithm>

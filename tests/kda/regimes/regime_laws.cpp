@@ -1,4 +1,4 @@
-// What must hold on the regimes, and what must not (docs/regimes.md).
+// What must hold on the regimes, and what must not (docs/scenarios.md).
 #include <fmt/format.h>
 
 #include <cmath>
@@ -106,7 +106,7 @@ TEST_CASE("the exact regimes are about something: keys overlap within a chunk, e
 }
 
 TEST_CASE("a constant gate overflows each factored form exactly beyond its limit", "[regimes][laws]") {
-  // ln FLT_MAX = 88.72 over the rows between an anchor and the farthest row it meets (docs/regimes.md,
+  // ln FLT_MAX = 88.72 over the rows between an anchor and the farthest row it meets (docs/scenarios.md,
   // "Decay").
   struct Limit {
     const char* decay;

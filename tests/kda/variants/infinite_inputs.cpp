@@ -223,7 +223,7 @@ TEST_CASE("NaN where there is no limit: two infinite elements of a row, a NaN, a
         test::make_problem(spec([](test::ProblemSpec& s) { s.T = 1, s.qk_l2norm = true; }));
     for (std::size_t k = 0; k < 4; ++k) problem.q.set(k, row[k]);
     std::vector<double> y(4);
-    kda::HeadReader<double>(problem).query(problem.sequences()[0], 0, 0, 1, kda::NormForm::reciprocal,
+    kda::HeadReader<double>(problem).query({problem.sequences()[0], 0, 0, 1}, kda::NormForm::reciprocal,
                                            kda::Rounding::none, y.data(), 4);
     return y;
   };
@@ -239,7 +239,7 @@ TEST_CASE("NaN where there is no limit: two infinite elements of a row, a NaN, a
     problem.A_log->set(0, A_log);
     problem.g.set(0, g);
     double read[4];
-    kda::HeadReader<double>(problem).log_decay(problem.sequences()[0], 0, 0, 1, read, 4);
+    kda::HeadReader<double>(problem).log_decay({problem.sequences()[0], 0, 0, 1}, read, 4);
     CHECK(std::isnan(read[0]));
     CHECK(std::isnan(test::whole_oracle(problem).o[0].hi));
   }

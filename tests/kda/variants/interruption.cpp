@@ -34,9 +34,9 @@ TEMPLATE_TEST_CASE("whatever goes along the tokens of a head stops at the next b
   const kda::HeadReader<TestType> reader(problem);
   std::vector<TestType> rows(d.T * std::max(d.K, d.V));
   const auto read = [&](std::size_t begin) {
-    reader.query(all, 0, begin, 4, kda::NormForm::division, kda::Rounding::none, rows.data(), d.K);
-    reader.value(all, 0, begin, 4, rows.data(), d.V);
-    reader.log_decay(all, 0, begin, 4, rows.data(), d.K);
+    reader.query({all, 0, begin, 4}, kda::NormForm::division, kda::Rounding::none, rows.data(), d.K);
+    reader.value({all, 0, begin, 4}, rows.data(), d.V);
+    reader.log_decay({all, 0, begin, 4}, rows.data(), d.K);
   };
   CHECK_NOTHROW(read(0));
   const Asked asked;

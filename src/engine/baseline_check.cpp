@@ -1,4 +1,4 @@
-#include "engine/baseline_gate.hpp"
+#include "engine/baseline_check.hpp"
 
 #include <fmt/format.h>
 
@@ -78,7 +78,7 @@ std::vector<std::string> vanished(const judge::BaselineFindings& found, bool all
 
 }  // namespace
 
-BaselineGate::BaselineGate(BaselineRequest request) : request_(std::move(request)) {
+BaselineCheck::BaselineCheck(BaselineRequest request) : request_(std::move(request)) {
   if (request_.update) file_.emplace(request_.path, OutputKind::kept);
   std::error_code failure;
   if (request_.update && !std::filesystem::exists(request_.path, failure)) return;
@@ -88,7 +88,7 @@ BaselineGate::BaselineGate(BaselineRequest request) : request_(std::move(request
   if (file_) file_->replaces(read.identity);
 }
 
-void BaselineGate::judge(std::span<report::CaseResult> cases) const {
+void BaselineCheck::judge(std::span<report::CaseResult> cases) const {
   // Rows that may rise are no failure; the update says which did.
   if (request_.update == judge::Ratchet::worse) return;
   for (report::CaseResult& item : cases) {
@@ -103,8 +103,8 @@ void BaselineGate::judge(std::span<report::CaseResult> cases) const {
   leave_out_wrong_references(cases);
 }
 
-std::vector<std::string> BaselineGate::findings(report::Document& document, BaselineScope scope,
-                                                std::vector<report::Demand>& demands) {
+std::vector<std::string> BaselineCheck::findings(report::Document& document, BaselineScope scope,
+                                                 std::vector<report::Demand>& demands) {
   readings_ = readings_of(document.cases);
   if (request_.update) return {};
   const judge::BaselineFindings found = judge::findings(baseline_, readings_);
@@ -141,7 +141,7 @@ std::vector<std::string> BaselineGate::findings(report::Document& document, Base
   return lines;
 }
 
-std::vector<std::string> BaselineGate::update(const report::Document& document, BaselineScope scope) {
+std::vector<std::string> BaselineCheck::update(const report::Document& document, BaselineScope scope) {
   if (!request_.update) return {};
   const bool is_complete = !document.plan || report::unmet(document.plan->demands).empty();
   if (!document.failures.empty() || document.is_interrupted() || !is_complete)

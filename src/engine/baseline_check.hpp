@@ -20,12 +20,12 @@ struct BaselineRequest {
 /// What a run looks at of what its targets hold; rows about the rest mean nothing.
 enum class BaselineScope : unsigned char { everything, some_comparisons, some_tensors };
 
-class BaselineGate {
+class BaselineCheck {
  public:
   /// Reads the file before anything runs; with an update one that does not exist is empty. Throws
   /// Error{input} for one that cannot be read or is malformed, Error{environment} for one that could not be
   /// replaced.
-  explicit BaselineGate(BaselineRequest request);
+  explicit BaselineCheck(BaselineRequest request);
 
   /// Of the cases of one source: fails the tensors that got worse, with the numbers as the reason.
   void judge(std::span<report::CaseResult> cases) const;
