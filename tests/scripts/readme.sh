@@ -32,7 +32,7 @@ run_line() {
 }
 
 python3 -c 'import numpy, pytest' 2>/dev/null && has_python=1 || has_python=0
-export PYTHONPATH=$source/python KDA_CHECK_PROGRAM=$program PYTEST_ADDOPTS="-p no:cacheprovider"
+export PYTHONPATH=$source/python KDA_CHECK_PROGRAM=$program PYTEST_ADDOPTS="-p no:cacheprovider -p kda_check.pytest_plugin"
 if kda-check run tails:T=16 --variant gpu-recurrent --require gpu >/dev/null 2>&1; then has_gpu=1; fi
 for path in "${documents[@]}"; do
   document=${path#"$source/"}
