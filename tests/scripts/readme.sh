@@ -26,12 +26,13 @@ run_line() {
   if [[ $command == *gpu* && $has_gpu = 0 ]]; then return; fi
   count=$((count + 1))
   bash -c "set -o pipefail; $command" >out 2>err </dev/null || code=$?
+  cat out err >>"$folder/printed"
   [ "$code" = "$wanted" ] ||
     fail "$document: exit code $code: $command"$'\n'"$(tail -n 4 out; tail -n 4 err)"
 }
 
 python3 -c 'import numpy, pytest' 2>/dev/null && has_python=1 || has_python=0
-export PYTHONPATH=$source/python KDA_CHECK_PROGRAM=$program PYTEST_ADDOPTS="-p no:cacheprovider"
+export PYTHONPATH=$source/python KDA_CHECK_PROGRAM=$program PYTEST_ADDOPTS="-p no:cacheprovider -p kda_check.pytest_plugin"
 if kda-check run tails:T=16 --variant gpu-recurrent --require gpu >/dev/null 2>&1; then has_gpu=1; fi
 for path in "${documents[@]}"; do
   document=${path#"$source/"}
@@ -47,6 +48,24 @@ for path in "${documents[@]}"; do
   done <<<"$lines"
   cd "$folder"
 done
+
+# Figures: no bit depends on the machine, so they are compared as they stand. Without numpy some commands did not run.
+for path in "${documents[@]}"; do
+  [ $has_python = 1 ] || break
+  while IFS= read -r line; do
+    pattern=$(sed -E 's/[][\\.*^$+?(){}|]/\\&/g; s/\\\.\\\.\\\./.*/g; s/ +/ +/g' <<<"${line#"${line%%[! ]*}"}")
+    grep -qE -- "^ *$pattern *$" printed || fail "${path#"$source/"}: no command prints: $line"
+  done < <(blocks "text printed" "$path" | grep -vE '^(\$ .*|[ .]*)$')
+done
+[ $has_python = 0 ] || python3 - "${documents[@]}" >&2 <<'end' || fail "sums that are wrong"
+import re, sys
+wrong = []
+for path in sys.argv[1:]:
+    for left, right in re.findall(r"((?:[\d.^-]+ [x/+] )+[\d.^-]+) = (\d+\.\d+)", open(path, encoding="utf-8").read()):
+        value = eval(left.replace("x", "*").replace("^", "**"))
+        wrong += [f"{path}: {left} = {value}, not {right}"] * (abs(value / float(right) - 1) > 5e-3)
+sys.exit("\n".join(wrong) or 0)
+end
 
 # The examples in Python, where h5py is, on a kernel that answers 0: it must fail, in memory and from the file.
 if python3 -c 'import h5py, numpy' 2>/dev/null; then

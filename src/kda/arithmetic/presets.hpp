@@ -1,5 +1,5 @@
 // Names for several words of --arithmetic together, one table: kernels that people run, and what is known of
-// how near they come to them. docs/arithmetic.md has the evidence in full.
+// how near they come to them. docs/arithmetic.md has more of some.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A = (I + L)^-1 for a strictly lower L (docs/kda.md, "Inverse formulations"). L and A are [n][stride]; A is
+// A = (I + L)^-1 for a strictly lower L (docs/arithmetic.md, "inverse"). L and A are [n][stride]; A is
 // written whole, zeros above the diagonal included.
 #pragma once
 

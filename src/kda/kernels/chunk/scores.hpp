@@ -1,4 +1,4 @@
-// Aqk and L of one chunk (F2, F3 of docs/kda.md, "Stages") in the decay forms of "Exponent formulations".
+// Aqk and L of one chunk (F2, F3 of docs/kda.md, "Stages") in the decay forms of docs/arithmetic.md, "decay".
 // Natural-log gates.
 #pragma once
 
