@@ -38,6 +38,7 @@ for path in "${documents[@]}"; do
   document=${path#"$source/"}
   lines=$(blocks "sh run" "$path")
   [ -n "$lines" ] || continue
+  if [ $has_python = 0 ] && grep -q '^python3' <<<"$lines"; then continue; fi  # others read what these write
   mkdir "in ${document//\//-}"
   cd "in ${document//\//-}"
   ln -s "$source/cases" cases

@@ -23,7 +23,7 @@ constexpr Site sites[] = {
     {"value", "v", Shape::values, From::inputs},
     {"gate", "g", Shape::gates, From::inputs},
     {"beta", "beta", Shape::column, From::inputs},
-    {"sums", "G, the sum of gates,", Shape::gates, From::inputs},
+    {"sums", "the sum of the gates", Shape::gates, From::inputs},
     {"query_of_scores", "q in Aqk", Shape::keys, From::scores},
     {"key_of_scores", "k in Aqk", Shape::keys, From::scores},
     {"key_of_rows", "k of L's rows", Shape::keys, From::scores},

@@ -30,6 +30,7 @@ constexpr std::size_t tokens_before = 64;      // of later failures: from so man
 constexpr std::size_t whole_for_state = 2048;  // longest sequence looked at whole for its final state alone
 constexpr std::size_t most_others = 4;         // heads before and behind, that another one is looked for in
 constexpr double least_hint = 0.3;             // explained by what is said to be nearest
+constexpr double as_near = 1e-3;               // of two that are as near the known one is said
 constexpr std::size_t firsts_of_two = 4, seconds_of_large = 16;
 constexpr Thresholds thresholds{.least_explained = 0.8,
                                 .least_near = 0.05,
@@ -199,7 +200,7 @@ class FaultSearch {
            });
       if (!found_.causes.empty() && columns_.size() < scope.size()) ask_of_all(scope);
       if (!found_.causes.empty()) return true;
-      if (!nearest_ || (found_.nearest && found_.nearest->explained > nearest_->explained))
+      if (!nearest_ || (found_.nearest && found_.nearest->explained > nearest_->explained + as_near))
         nearest_ = std::exchange(found_.nearest, {});
     }
     columns_ = scope;
