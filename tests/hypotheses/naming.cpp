@@ -1067,7 +1067,8 @@ TEST_CASE("what a fault explains but for a little is said to be near, with its s
   const hypotheses::Naming finding = probed(problem, mutant(rescaled, "none"));
   CHECK(names(finding).empty());
   REQUIRE(finding.nearest);
-  CHECK(finding.nearest->fault == "gate_missing");
+  // g is zero, for all tokens or, of the matrices of a chunk, for those of one.
+  CHECK((finding.nearest->fault == "gate_missing" || finding.nearest->fault == "gate_lost"));
   CHECK(finding.nearest->explained > 0.99);
   CHECK(finding.nearest->explained < 1);
 }
