@@ -89,7 +89,7 @@ def verify(
     autograd or jax.vjp, for the loss of the problem or one that is drawn. invariants: the invariants of docs/serving.md,
     all or those named, of gradients too where they are made. save: a file to keep problem and answer in; of a suite a
     folder for those that do not pass, for which the kernel is called once more. timeout: seconds of the program, for the
-    invariants as many again; a call of the kernel is not broken off. Exceptions of the kernel are passed on; under a suite or a
+    invariants as many again; a call of the kernel is not broken off. Exceptions of the kernel are passed on; under a suite or an
     invariant they are a FAIL that quotes them. Raises Unsupported where it cannot take the problem, and what `check` raises.
     progress: as of `check`.
 

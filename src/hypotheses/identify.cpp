@@ -65,8 +65,8 @@ class Search {
       return found;
     }
     const bool has_enough = found.errors >= fewest_errors;
-    const bool may_be_another = !sure && mean_of(by(now)) < identified_from;
-    if (has_enough && (now.score < exact_from || may_be_another)) {
+    const bool may_be_another = has_enough && !sure && mean_of(by(now)) < identified_from;
+    if (may_be_another || (has_enough && now.score < exact_from)) {
       const auto compute = settings_.licence ? settings_.licence->compute : numeric::ComputeFormat::fp64;
       for (Scored& one : scores_.of(screen_.starts(plain_starts(problem(), dtype_, compute, whole_.pass()))))
         best.push_back(std::move(one));
@@ -77,9 +77,10 @@ class Search {
       simplify(other);
       if (!sure || scores_.given_by(other.hypothesis).tiles > scores_.given_by(sure->hypothesis).tiles)
         now = std::move(other), sure.reset();
-    } else if (has_enough && may_be_another) {
-      now = *std::ranges::max_element(as_good_as_first(best), {},
-                                      [&](const Scored& one) { return mean_of(by(one)); });
+    } else if (may_be_another) {
+      double most = -2;
+      for (const Scored& one : as_good_as_first(best))
+        if (const double share = mean_of(by(one)); share > most) most = share, now = one;
     }
     if (!sure && settings_.licence && !is_allowed(now.hypothesis)) {
       Scored other = scores_.of(licensed(now.hypothesis, *settings_.licence, problem()));
