@@ -73,6 +73,8 @@ const Words stable_words{"decay=anchor-pair:16", "inverse=substitution", "merge=
 const Words stable_orders[] = {
     {"exponential=cuda-fast"}, {"reduction=sequential", "contraction=separate"}, {"inverse=blocks:16"}};
 
+const Words factored_within_blocks[] = {{"decay=anchor-mid:16"}};
+
 /// Where chunk forms of a class round their intermediates: as FLA does, or operands of products alone, where
 /// they are of another format than the tensors.
 std::vector<std::string_view> storages_of(ComputeFormat compute, numeric::DType dtype) {
@@ -165,6 +167,13 @@ std::vector<Twin> stable_of(Twin twin, const kda::Problem& problem) {
   std::vector<Twin> list;
   if (can_compute(twin, problem)) list.push_back(twin);
   add_variations(list, twin, stable_orders, problem);
+  // Within a block pairs read no operands; kernels that do round them there, which loses no more digits than
+  // these have, but in fp16 factors below its range.
+  Hypothesis known;
+  known.variant = twin.variant, known.options = twin.options;
+  const kda::Rounding operands = casts_of(known, problem).score_operands;
+  if (twin.variant->axes.chunk && (operands == kda::Rounding::bf16 || operands == kda::Rounding::tf32))
+    add_variations(list, twin, factored_within_blocks, problem);
   std::erase_if(list, [&](const Twin& one) { return !can_compute(one, problem); });
   return list;
 }

@@ -1236,7 +1236,8 @@ TEST_CASE("a matrix of the chunk form that is another one is named", "[hypothese
     if (!(error > 0.001)) continue;
     const hypotheses::Naming finding = probed(problem, got, {0, 1});
     INFO(names(finding) << (finding.nearest ? ", nearest " + finding.nearest->fault : std::string()));
-    REQUIRE_FALSE(finding.causes.empty());  // others may be the same: L and the keys of its rows
+    CHECK_FALSE(finding.causes.empty());
+    if (finding.causes.empty()) continue;  // others may be the same: L and the keys of its rows
     CHECK(finding.causes[0].explained > 0.98);
   }
 }
@@ -1290,7 +1291,8 @@ TEST_CASE("a matrix of the backward pass that is another one is named", "[hypoth
     const hypotheses::Naming finding =
         hypotheses::name_gradient_fault(problem, failed(got), {}, chunk_size, 2);
     INFO(names(finding) << (finding.nearest ? ", nearest " + finding.nearest->fault : std::string()));
-    REQUIRE_FALSE(finding.causes.empty());
+    CHECK_FALSE(finding.causes.empty());
+    if (finding.causes.empty()) continue;
     CHECK(finding.causes[0].explained > 0.98);
   }
 }
