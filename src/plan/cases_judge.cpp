@@ -254,6 +254,9 @@ class Judged {
 /// that others would compare.
 std::string leaving_out(const Asked& asked, const fixture::ExpectedGroup& group) {
   const Selection& words = asked.request->selection;
+  if (!wants_oracle(*asked.request))
+    return fmt::format("--against {} compares variants and programs, no recorded outputs",
+                       join(*words.against, ","));
   if (std::ranges::none_of(asked.parts, &Asked::Part::as_stored))
     return fmt::format("--dtype {} rounds the inputs that it answers", join(*words.dtypes, ","));
   const kda::Outline& outline = asked.source->outline();
@@ -270,7 +273,12 @@ std::string leaving_out(const Asked& asked, const fixture::ExpectedGroup& group)
 /// that says --recorded. Of those that are named each counts. What a line of a suite leaves out it means.
 void fail_for_what_is_left_out(Builder& builder, const Asked& asked) {
   const Request& request = *asked.request;
-  if (request.place != command_line || !wants_oracle(request)) return;
+  if (request.place != command_line) return;
+  if (!wants_oracle(request)) {
+    const bool has_cases = std::ranges::any_of(
+        asked.parts, [&](const Asked::Part& part) { return !builder.problem(part).cases.empty(); });
+    if (has_cases || request.selection.against.value_or(Names{}).empty()) return;
+  }
   const auto is_judged = [&](const std::string& name) {
     return std::ranges::any_of(asked.parts, [&](const Asked::Part& part) {
       const Problem& problem = builder.problem(part);
@@ -291,7 +299,9 @@ void fail_for_what_is_left_out(Builder& builder, const Asked& asked) {
   left_out.erase("");
   for (const auto& [why, groups] : left_out)
     builder.fail_to_judge(asked, fmt::format("nothing of {} is judged: {}", join(groups), why),
-                          "if that is meant: --recorded none, or the names of those to judge");
+                          wants_oracle(request)
+                              ? "if that is meant: --recorded none, or the names of those to judge"
+                              : "kda-check diff FILE:A FILE:B compares two recorded outputs");
 }
 
 }  // namespace

@@ -132,6 +132,11 @@ TEST_CASE("a recorded answer of which the options leave nothing does not pass by
     CHECK(document["errors"][0]["exit_code"] == 1);
     CHECK(document["errors"][0]["path"] == file.path);
   }
+  const Output beside =
+      program("run " + file.path + " --variant none --recorded somebody --against somebody");
+  CHECK(beside.code == 1);
+  CHECK_THAT(beside.err, ContainsSubstring("--against somebody compares variants and programs") &&
+                             ContainsSubstring("kda-check diff FILE:A FILE:B"));
   CHECK(lines(program("run " + file.path + " " + other.path + on_cpu + " --dtype bf16").err) == 2);
   CHECK(program("run " + file.path + on_cpu + " --dtype bf16 --recorded none").code == 0);
 }
