@@ -11,14 +11,16 @@ from ._program import InputError
 
 Value = Union[int, float, str]
 FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
-OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", "padding_slots", *FLAGS)
+OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", "padding_slots", "checkpoint_every", "checkpoint_side", *FLAGS)
 GATES = ("none", "softplus", "lower_bound")
+SIDES = ("before", "after")
 PADDINGS = ("none", "negative", "nonpositive", "negative_tokens")
 LONGEST_CHUNK = 1 << 20
 
 
 KINDS: dict[str, Callable[[Any, str], Value]] = {
     "scale": number, "chunk_size": whole, "gate": text, "lower_bound": number, "padding_slots": text,
+    "checkpoint_every": whole, "checkpoint_side": text,
     **dict.fromkeys(FLAGS, lambda value, name: int(flag(value, name)))}  # fmt: skip
 
 
@@ -35,6 +37,9 @@ def of_problem(options: Mapping[str, Any], has_A_log: bool) -> dict[str, Value]:
         "lower_bound": (gate != "lower_bound" or -math.inf < float(lower_bound or 0) < 0, "a negative number"),
         "scale": (math.isfinite(float(found.get("scale", 1))), "a finite number"),
         "chunk_size": (chunk_size in range(1, LONGEST_CHUNK + 1), f"1..{LONGEST_CHUNK}"),
+        "checkpoint_every": (found.get("checkpoint_every", 1) in range(1, 1 << 62), "at least 1"),
+        "checkpoint_side": (found.get("checkpoint_side") in (SIDES if "checkpoint_every" in found else (None,)),
+                            "before or after, beside checkpoint_every"),
         "padding_slots": (found.get("padding_slots", "none") in PADDINGS, f"one of {', '.join(PADDINGS)}"),
         "allow_neg_eigval": (not found.get("allow_neg_eigval") or found.get("beta_sigmoid"), "beta_sigmoid beside it"),
     }

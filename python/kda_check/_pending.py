@@ -70,7 +70,9 @@ class Pending:
         self.waiting -= changed
         missing = {"the kernel changed in place": sorted(changed),
                    "to_problem converts and to_kernel does not convert back": self.lost if hooked else []}  # fmt: skip
-        self.call.error = "; ".join(f"no gradient of what {why}: {', '.join(keys)}" for why, keys in missing.items() if keys)
+        said = [f"no gradient of what {why}: {', '.join(keys)}" for why, keys in missing.items() if keys]
+        left = self.signature.left(self.arguments, returned)
+        self.call.error = "; ".join([*said, *[f"not judged: {', '.join(left)}"] * bool(left)])
         nodes = _nodes_behind([x.grad_fn for x in hooked.values()], {self.aliases[key][1].grad_fn for key in self.waiting})
         reached = {key for key in self.waiting if self.aliases[key][1].grad_fn in nodes}
         if not reached:

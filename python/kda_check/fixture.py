@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from . import _scratch
 from ._files import Path, replacing
@@ -17,18 +19,19 @@ from ._kinds import label, mapping, text
 from ._options import FLAGS, Value, of_problem
 from ._tensors import Stored, offsets, stored
 
-# Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of a pool (Z).
-# S is K, V or V, K.
+# Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of a pool (Z),
+# checkpoints (C). S is K, V or V, K.
 INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "erase": "BTJK", "write": "BTJV",
           "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "do": "BTJV", "dht": "NJS"}  # fmt: skip
 OTHER_AXES = {"g": "BTJ", "beta": "BTJV"}  # one log decay for all K of a head; a beta for each column of V
 STRENGTHS = {"erase", "write"}  # in place of beta
-WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "num_accepted_tokens": 1}  # of how many axes
+WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "num_accepted_tokens": 1, "checkpoint_tokens": 1,
+                 "checkpoint_sequence": 1}  # of how many axes  # fmt: skip
 LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
-OUTPUTS = {"o": "BTJV", "final_state": "NJS", "state_pool": "ZJS"}
+OUTPUTS = {"o": "BTJV", "final_state": "NJS", "checkpoints": "CJS", "state_pool": "ZJS"}
 GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool")}
 STATES = {name for name, axes in {**INPUTS, **OUTPUTS, **GRADIENTS}.items() if "S" in axes}
-NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots"}
+NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots", "C": "checkpoints"}
 ABOUT = ("compute", "implementation", "device")
 RESERVED = ("oracle", "replay", "all", "none")  # the program refuses answers of these names
 
@@ -71,6 +74,8 @@ class Fixture:
         lower_bound: float | None = None,
         scale: float | None = None,
         padding_slots: str | None = None,
+        checkpoint_every: int | None = None,
+        checkpoint_side: str | None = None,
         chunk_size: int = 64,
         name: str = "problem",
         description: str = "",
@@ -86,10 +91,14 @@ class Fixture:
         Of a call on a pool of states, in place of initial_state: state_pool [slots,HV,K,V], state_indices [N] or [N,S],
         num_accepted_tokens [N], and padding_slots: "none", "negative", "nonpositive" or "negative_tokens"
         (docs/serving.md).
+        States inside sequences that are asked for: checkpoint_tokens [C], counted from the start of their sequences,
+        checkpoint_sequence [C]; or checkpoint_every and checkpoint_side: "before" every block of so many tokens, or
+        "after" every whole one.
         gate: "none" (g is the natural log of the decay), "softplus" or "lower_bound"; without it "none", or what A_log
         and lower_bound say.
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
-        expected: {who: {"o": ..., "final_state": ..., "dq": ..., "compute": "bf16"}}; of a call on a pool state_pool.
+        expected: {who: {"o": ..., "final_state": ..., "checkpoints": ..., "dq": ..., "compute": "bf16"}}; checkpoints are
+        [C,HV,K,V], or FLA's h [B,NT,HV,K,V]; of a call on a pool state_pool.
 
         Raises TypeError for what is missing, no tensor, of another kind or without a place, ValueError for shapes,
         InputError for an option that the program would refuse; all by name.
@@ -98,7 +107,9 @@ class Fixture:
         flags = {flag: False if words.get(flag) is None else words[flag] for flag in FLAGS}
         unknown = sorted(key for key in words if key not in INPUTS and key not in WHOLE_NUMBERS and key not in FLAGS)
         if unknown:
-            raise TypeError(f"no place in a fixture for {', '.join(unknown)}; flags are {', '.join(FLAGS)}")
+            of_h = "checkpoints=h, checkpoint_every=64, checkpoint_side='before' say what FLA's h is; "
+            asks = {"h", "state_checkpoints"} & set(unknown)
+            raise TypeError(f"no place in a fixture for {', '.join(unknown)}; {of_h * bool(asks)}flags are {', '.join(FLAGS)}")
         strengths = STRENGTHS if STRENGTHS & set(given) else {"beta"}
         missing = [key for key in ("q", "k", "v", "g", *sorted(strengths)) if key not in given]
         if missing:
@@ -113,7 +124,8 @@ class Fixture:
         }
         gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if "A_log" in inputs else "none")
         said = {"gate": gate, "chunk_size": chunk_size, **flags, "lower_bound": lower_bound, "padding_slots": padding_slots}
-        options = of_problem({**said, "scale": scale}, "A_log" in inputs)
+        every = {"checkpoint_every": checkpoint_every, "checkpoint_side": checkpoint_side}
+        options = of_problem({**said, **every, "scale": scale}, "A_log" in inputs)
         about = {label(key, "what is in provenance"): x if isinstance(x, (int, float)) else str(x)
                  for key, x in mapping(provenance or {}, "provenance").items()}  # fmt: skip
         fixture = cls(inputs, options, {}, text(name, "name"), text(description, "description"), about)
@@ -148,6 +160,9 @@ class Fixture:
         if lost or (set(tensors) & set(GRADIENTS) and not set(LOSS.values()) & set(self.inputs)):
             raise ValueError(f"{who}: {', '.join(lost)} of no input" if lost else f"{who}: gradients without do or dht")
         extents = self.extents()
+        if "checkpoints" in tensors and "C" not in extents:
+            wanted = "checkpoint_tokens, or checkpoint_every and checkpoint_side"
+            raise ValueError(f"{who}: no place for checkpoints: nothing says of which tokens; wanted {wanted}")
         for key, tensor in tensors.items():
             axes = self._axes(key[1:]) if key in GRADIENTS else kinds[key]
             self._check(f"{who}: {key}", tensor, axes, extents)
@@ -180,6 +195,12 @@ class Fixture:
         extents["D"] = extents.get("K", 0) if self._axes("g") == INPUTS["g"] else 1
         if "state_pool" in self.inputs:
             extents["Z"] = self.inputs["state_pool"].shape[0]
+        if "checkpoint_tokens" in self.inputs:
+            extents["C"] = self.inputs["checkpoint_tokens"].shape[0]
+        elif "checkpoint_every" in self.options:
+            ends = self.inputs["cu_seqlens"].data if "cu_seqlens" in self.inputs else None
+            lengths = [extents.get("T", 0)] * extents["N"] if ends is None else np.diff(ends).tolist()
+            extents["C"] = len(checkpoints_every(int(self.options["checkpoint_every"]), self.options["checkpoint_side"], lengths))
         extents["P"] = extents.get("J", 0) * extents["D"]
         for name in INPUTS:
             if name in self.inputs:
@@ -187,7 +208,7 @@ class Fixture:
         return extents
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape of o or final_state."""
+        """The shape of an output."""
         extents = self.extents()
         return tuple(extents[letter] for letter in self._letters(OUTPUTS[name]))
 
@@ -247,9 +268,17 @@ class Fixture:
         return cls(inputs.tensors(), options.attributes, expected, name, description, provenance.attributes)
 
 
+def checkpoints_every(every: int, side: Value, lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Sequence and tokens of each."""
+    of_side = [(0, n) if side == "before" else (every, n + 1) for n in lengths]
+    return [(n, tokens) for n, (first, end) in enumerate(of_side) for tokens in range(first, end, every)]
+
+
 def _stored(tensor: Any, name: str, who: str = "") -> Stored:
-    """A_log is [1,1,HV,1] in many models, as it is multiplied there."""
+    """A_log is [1,1,HV,1] in many models, as it is multiplied there; checkpoints by batch row and chunk."""
     found = stored(tensor, who + name)
+    if name == "checkpoints" and len(found.shape) == 5:
+        return Stored(found.data.reshape(-1, *found.shape[2:]), found.dtype)
     has_one_axis = name in ("A_log", "dA_log") and found.data.size == max(found.shape, default=0)
     return Stored(found.data.reshape(-1), found.dtype) if has_one_axis else found
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
+
 from ._names import printable
 from ._options import FLAGS, OPTIONS
+from .fixture import checkpoints_every
 
 TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens")
-PROBLEM = {*TENSORS, *OPTIONS}
+ASKED = ("checkpoint_tokens", "checkpoint_sequence", "checkpoint_every", "checkpoint_side")  # states inside sequences
+PROBLEM = {*TENSORS, *OPTIONS, *ASKED}
 HINTS = ("chunk_size", "safe_gate")  # options that change no mathematics
 Words = dict[str, Any]
 
@@ -34,21 +40,25 @@ class Signature:
     outputs: words of buffers that it writes -> o, final_state. in_place: it writes the final state over the initial.
     pool: its word for the rows of initial_state, a pool of states, that belong to the sequences; where it returns or
     writes a pool, its final states are there. accepted: where the pool has a row for each token, its word for how many
-    tokens of the last call hold: the state after the last of them is the initial one. constants: words for a call by
-    `verify`. compute: by element type of q, where it is not that. implementation: whose kernel it is, where it rounds as
-    no other does. to_problem, to_kernel, to_answer: what words cannot say, functions of a dictionary. to_problem sees
-    every argument that is neither ignored nor said above, and takes out what is no word of a problem.
+    tokens of the last call hold: the state after the last of them is the initial one. checkpoints: its word that asks
+    for the states inside sequences, of every chunk or of every so many tokens, checkpoint_side them. constants: words
+    for a call by `verify`. compute: by element type of q, where it is not that. implementation: whose kernel it is,
+    where it rounds as no other does. to_problem, to_kernel, to_answer: what words cannot say, functions of a
+    dictionary. to_problem sees every argument that is neither ignored nor said above, and takes out what is no word of
+    a problem.
     """
 
     words: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset({"output_final_state"})
     gate: str | None = None
-    results: tuple[str, ...] = ("o", "final_state")
+    results: tuple[str, ...] = ("o", "final_state", "checkpoints")
     outputs: Mapping[str, str] = field(default_factory=dict)
     in_place: bool = False
     pool: str | None = None
     accepted: str | None = None
+    checkpoints: str | None = None
+    checkpoint_side: str = "before"
     constants: Mapping[str, Any] = field(default_factory=dict)
     compute: Mapping[str, str] = field(default_factory=dict)
     implementation: str = ""
@@ -84,7 +94,7 @@ class Signature:
 
     def problem(self, arguments: Mapping[str, Any]) -> Words:
         """The words of `Fixture.of` for a call. Raises Unsupported, by name, for what has no place there."""
-        skipped = {*self.ignored, *self.outputs, self.gate, self.pool, self.accepted}
+        skipped = {*self.ignored, *self.outputs, self.gate, self.pool, self.accepted, self.checkpoints}
         is_gate_inside = self.gate is not None and arguments.get(self.gate)
         if self.gate is not None and not is_gate_inside:
             skipped |= {"A_log", "dt_bias", "lower_bound"}
@@ -97,6 +107,9 @@ class Signature:
                 words[word] = x
         if is_gate_inside:
             words["gate"] = "softplus" if words.get("lower_bound") is None else "lower_bound"
+        every = self._every(arguments)
+        if every:
+            words.update(checkpoint_every=every, checkpoint_side=self.checkpoint_side)
         rows = self._rows(arguments)
         if rows is not None:
             if "initial_state" not in words:
@@ -126,14 +139,32 @@ class Signature:
             raise Unsupported(f"no place in a fixture for {self.pool} with fewer rows than tokens")
         return rows[sequences, before], rows[sequences, after]
 
+    def _every(self, arguments: Mapping[str, Any]) -> int:
+        """A call asks for checkpoints of every so many tokens; 0: for none."""
+        asked = arguments.get(self.checkpoints or "")
+        return int(arguments.get("chunk_size") or 64) if asked is True else int(asked or 0)
+
+    def left(self, arguments: Mapping[str, Any], returned: Any) -> list[str]:
+        """What a call returned that is not judged."""
+        items = returned if isinstance(returned, (tuple, list)) else (returned,)
+        asked = self._every(arguments) or any(arguments.get(word) is not None for word in ASKED)
+        judged = [name for name in self.results if asked or name != "checkpoints"]
+        buffers = [arguments.get(word) for word in self.outputs]
+        return [f"result {i}" for i, x in enumerate(items[len(judged):], len(judged) + 1)
+                if x is not None and not any(x is buffer for buffer in buffers)]  # fmt: skip
+
     def answer(self, arguments: Mapping[str, Any], returned: Any) -> Words:
-        """What a call answered: o, final_state, as far as they are there."""
+        """What a call answered: o, final_state, checkpoints, as far as they are there."""
         items = returned if isinstance(returned, (tuple, list)) else (returned,)
         found = {name: item for name, item in zip(self.results, items) if item is not None}
         buffers = {name: arguments[word] for word, name in self.outputs.items() if arguments.get(word) is not None}
         if not arguments.get("output_final_state", True):
             buffers.pop("final_state", None)  # not written
         found.update(buffers)
+        if not (self._every(arguments) or any(arguments.get(word) is not None for word in ASKED)):
+            found.pop("checkpoints", None)
+        elif arguments.get("checkpoint_cu_starts") is not None:  # there may be room for more
+            found["checkpoints"] = found["checkpoints"][: int(arguments["checkpoint_cu_starts"][-1])]
         rows = self._rows(arguments)
         state = arguments.get("initial_state")
         if state is not None and self.in_place:
@@ -144,10 +175,11 @@ class Signature:
             found["final_state"] = final[rows[1]]
         return self.to_answer(found)
 
-    def call(self, kernel: Any, problem: Mapping[str, Any], buffers: Mapping[str, Any]) -> Words:
-        """Calls the kernel on a problem; `buffers`: tensors it may write to, by o and final_state. Returns its answer.
-        Raises Unsupported where it has no word for an option of the problem."""
-        wanted, taken = self.to_kernel(dict(problem)), inspect.signature(kernel).parameters
+    def call(self, kernel: Any, problem: Mapping[str, Any], buffers: Mapping[str, Any], beside: set[str] | None = None) -> Words:
+        """Calls the kernel on a problem; `buffers`: tensors it may write to, by the names of outputs. Returns its answer,
+        and names in `beside` what of it is not judged. Raises Unsupported where it has no word for an option of the problem."""
+        taken = inspect.signature(kernel).parameters
+        wanted = self._asking(self.to_kernel(dict(problem)), taken)
         takes_any = _takes_any(taken)
         for key, value in self.fixed.items():
             if not _is_same(wanted.pop(key, False), value):
@@ -155,7 +187,7 @@ class Signature:
         gate, pool = wanted.pop("gate", "none"), wanted.get("state_pool")
         if pool is not None:
             wanted = self._on_pool(wanted, taken)
-        arguments = {**self.constants, **{word: buffers[name] for word, name in self.outputs.items()}}
+        arguments = {**self.constants, **{word: buffers[name] for word, name in self.outputs.items() if name in buffers}}
         if gate != "none":
             arguments.update({self.gate: True} if self.gate is not None else {"gate": gate})
         for key, value in wanted.items():
@@ -172,6 +204,8 @@ class Signature:
                 raise Unsupported(f"the kernel takes no {printable(', '.join(left))}")
             arguments = {key: value for key, value in arguments.items() if key in taken}
         returned = kernel(**arguments)
+        if beside is not None:
+            beside.update(self.left(arguments, returned))
         return self.answer(arguments, returned) if pool is None else self._pool_answer(returned, buffers, pool)
 
     def own(self, kernel: Any, problem: Mapping[str, Any], given: Callable[[Any], Any]) -> Words:
@@ -185,6 +219,30 @@ class Signature:
             return {key: x for key, x in has.items() if not _is_same(words.get(key, False if key in FLAGS else x), x)}
 
         return other(problem) and other(self.to_kernel({key: given(x) for key, x in problem.items()}))
+
+    def _asking(self, wanted: Words, taken: Mapping[str, Any]) -> Words:
+        """With the words of the kernel for checkpoints in place of those of the problem."""
+        asked = {word: wanted.pop(word) for word in ASKED if self.checkpoints is not None and wanted.get(word) is not None}
+        if not asked:
+            return wanted
+        ends = wanted.get("cu_seqlens")
+        lengths = [wanted["q"].shape[1]] * len(wanted["q"]) if ends is None else (ends[1:] - ends[:-1]).tolist()
+        own = "checkpoint_cu_starts" not in taken and int(wanted.get("chunk_size", 64) if "chunk_size" in taken else 64)
+        tokens = [int(x) for x in asked.get("checkpoint_tokens", [])]
+        every = own or int(asked.get("checkpoint_every") or next(filter(None, tokens), 64))
+        listed = checkpoints_every(every, self.checkpoint_side, lengths)
+        same = ([*zip(map(int, asked.get("checkpoint_sequence", [0] * len(tokens))), tokens)] == listed if tokens
+                else (int(asked["checkpoint_every"]), asked["checkpoint_side"]) == (every, self.checkpoint_side))  # fmt: skip
+        if not same:
+            what = f"{own} tokens" if own else "so many tokens"
+            raise Unsupported(f"the kernel has checkpoints {self.checkpoint_side} every {what}, the problem others")
+        if own:
+            return {**wanted, str(self.checkpoints): True}
+        counts = [sum(of == n for of, _ in listed) for n in range(len(lengths))]
+        starts: Any = [0, *itertools.accumulate(counts)]
+        is_torch = hasattr(wanted["q"], "new_tensor")
+        starts = wanted["q"].new_tensor(starts, dtype=sys.modules["torch"].int64) if is_torch else np.asarray(starts)
+        return {**wanted, str(self.checkpoints): every, "checkpoint_cu_starts": starts}
 
     def _word(self, key: str, taken: Mapping[str, Any]) -> str:
         """That of the kernel for a word of the problem."""
@@ -289,11 +347,11 @@ def _packed(words: Words) -> Words:
 FLA = Signature(
     {"use_qk_l2norm_in_kernel": "qk_l2norm", "use_beta_sigmoid_in_kernel": "beta_sigmoid",
      "transpose_state_layout": "state_v_first", "gk": "g"}, {},
-    frozenset({"output_final_state", "disable_recompute", "return_intermediate_states", "cu_seqlens_cpu", "use_graph",
+    frozenset({"output_final_state", "disable_recompute", "cu_seqlens_cpu", "use_graph",
                "max_num_seqs", "chunk_indices", "chunk_offsets", "inplace_final_state", "graph_mode", "out",
                "min_graph_utilization"}),
     "use_gate_in_kernel", pool="ssm_state_indices", accepted="num_accepted_tokens",
-    constants={"output_final_state": True},
+    constants={"output_final_state": True}, checkpoints="return_intermediate_states",
     compute={"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"})  # fmt: skip
 FLA_RECURRENT = replace(FLA, compute=dict.fromkeys(("float64", "float32", "bfloat16", "float16"), "fp32"))
 FLA_GDN = replace(FLA, to_problem=_gated, to_kernel=_per_head)
@@ -303,16 +361,17 @@ FLA_GDN2_RECURRENT = replace(FLA_RECURRENT, words=FLA_GDN2.words)
 FLASH_KDA = Signature(fixed={"qk_l2norm": True, "beta_sigmoid": True, "state_v_first": True, "gate": "lower_bound"},
                       results=(), outputs={"out": "o", "final_state": "final_state"},
                       implementation="FlashKDA", to_kernel=_bias_by_head)  # fmt: skip
-CHECKPOINTS = {"output_final_state", "state_checkpoints", "checkpoint_cu_starts", "checkpoint_every_n_tokens"}
 FLASHINFER_KDA = Signature(
     {"use_qk_l2norm_in_kernel": "qk_l2norm", "beta_is_logit": "beta_sigmoid"}, {"state_v_first": True},
-    frozenset({*CHECKPOINTS, "seq_order", "prefill_workspace", "backend"}), "use_gate_in_kernel",
-    outputs={"output": "o"}, in_place=True, pool="ssm_state_indices",
+    frozenset({"output_final_state", "checkpoint_cu_starts", "seq_order", "prefill_workspace", "backend"}), "use_gate_in_kernel",
+    outputs={"output": "o", "state_checkpoints": "checkpoints"}, in_place=True, pool="ssm_state_indices",
+    checkpoints="checkpoint_every_n_tokens",
     constants={"output_final_state": True}, to_problem=_by_value_head, to_kernel=_by_key_head)  # fmt: skip
 FLASHINFER_GDN = Signature(
     {"use_qk_l2norm_in_kernel": "qk_l2norm"}, {"state_v_first": True},
-    frozenset({*CHECKPOINTS, "use_cp", "_cp_chunk_len", "output"}), pool="state_indices",
-    outputs={"output_state": "final_state"}, constants={"output_final_state": True},
+    frozenset({"output_final_state", "checkpoint_cu_starts", "use_cp", "_cp_chunk_len", "output"}), pool="state_indices",
+    outputs={"output_state": "final_state", "state_checkpoints": "checkpoints"},
+    checkpoints="checkpoint_every_n_tokens", checkpoint_side="after", constants={"output_final_state": True},
     to_problem=_batched, to_kernel=_packed,
     to_answer=lambda found: {key: x[None] if key == "o" else x for key, x in found.items()})  # fmt: skip
 # Entry points that `recording` wraps, by module. A program may add its own.

@@ -18,6 +18,7 @@ from . import _program, _scratch
 from ._files import Path, make_folder, write_text
 from ._kinds import flag, listed
 from ._names import in_a_line
+from ._options import of_problem
 from ._progress import Progress, Told, shown
 from ._tensors import Stored, stored
 from .checking import ALONE, judge
@@ -75,6 +76,7 @@ def verify(
     name: str = "",
     backward: bool = False,
     invariants: bool | Sequence[str] = False,
+    checkpoints: int | None = None,
     save: Path | None = None,
     options: Sequence[str] = ALONE,
     timeout: float | None = None,
@@ -87,10 +89,12 @@ def verify(
     of a signature that is given, else it follows from the element type of o. framework: "torch", "jax" or "numpy",
     without the first of them that is imported. device: where torch and JAX put tensors. backward: gradients too, by
     autograd or jax.vjp, for the loss of the problem or one that is drawn. invariants: the invariants of docs/serving.md,
-    all or those named, of gradients too where they are made. save: a file to keep problem and answer in; of a suite a
-    folder for those that do not pass, for which the kernel is called once more. timeout: seconds of the program, for the
-    invariants as many again; a call of the kernel is not broken off. Exceptions of the kernel are passed on; under a suite or an
-    invariant they are a FAIL that quotes them. Raises Unsupported where it cannot take the problem, and what `check` raises.
+    all or those named, of gradients too where they are made. checkpoints: asks the kernel for the states inside sequences,
+    of every so many tokens, on the side that its signature says; FLA's are before every 64. save: a file to keep problem and
+    answer in; of a suite a folder for those that do not pass, for which the kernel is called once more. timeout: seconds of the
+    program, for the invariants as many again; a call of the kernel is not broken off. Exceptions of the kernel are passed on;
+    under a suite or an invariant they are a FAIL that quotes them. Raises Unsupported where it cannot take the problem, and
+    what `check` raises.
     progress: as of `check`.
 
     A kernel that has always its own scale or layout of states, as it is fixed or has no word, takes others too: q is
@@ -108,9 +112,11 @@ def verify(
     backward = flag(backward, "backward")
     laws = [f"--invariants{named}"] if invariants else []
     words = {"signature": signature, "framework": framework, "device": device, "compute": compute, "name": name,
-             "backward": backward}  # fmt: skip
+             "backward": backward, "checkpoints": checkpoints}  # fmt: skip
     again = _Again(kernel, problem if isinstance(problem, str) else "", words)
     if isinstance(problem, str) and problem.startswith("@"):
+        if checkpoints is not None:
+            raise ValueError("checkpoints of a suite; wanted a problem")
         passes = [] if backward else ["--no-backward"]
         make_folder(save or ".")
         with _scratch.folder() as folder, shown(progress) as told:
@@ -121,8 +127,12 @@ def verify(
         return report
     if isinstance(problem, str):
         problem = Fixture.read(problem) if os.path.isfile(problem) else regime(problem)
-    inputs = _with_loss(problem.inputs, backward)
-    asked = Fixture(inputs, problem.options, {}, problem.name, problem.description, problem.provenance)
+    inputs, own_options = _with_loss(problem.inputs, backward), problem.options
+    if checkpoints is not None:
+        asks = {"checkpoint_every": checkpoints, "checkpoint_side": (signature or FLA).checkpoint_side}
+        own_options = of_problem({**own_options, **asks}, "A_log" in inputs)
+        inputs = {key: x for key, x in inputs.items() if key not in ("checkpoint_tokens", "checkpoint_sequence")}
+    asked = Fixture(inputs, own_options, {}, problem.name, problem.description, problem.provenance)
     asked, notes = caller.suited(asked)
     answer, _ = caller(asked)
     # The loss as the kernel had it: in the element type of its outputs.
@@ -216,12 +226,14 @@ class _Caller:
             raise ValueError(f"framework '{framework}'; wanted torch, jax or numpy")
         self.kernel, self.signature, self.framework = kernel, signature, framework
         self.device, self.compute = device, compute
+        self.left: set[str] = set()  # of what it returned, not judged
 
     def notes(self, who: str) -> list[str]:
         """What its limits follow from though nobody said so in the call."""
         known = ", ".join(f"{compute} for {dtype}" for dtype, compute in self.signature.compute.items())
         is_said = self.compute or not known
-        return [] if is_said else [f"{who}: compute as its signature says, {known}; its limits follow from that"]
+        said = [] if is_said else [f"{who}: compute as its signature says, {known}; its limits follow from that"]
+        return [*said, *[f"{who}: not judged: {', '.join(sorted(self.left))}"] * bool(self.left)]
 
     def suited(self, fixture: Fixture, exactly: bool = False) -> tuple[Fixture, list[str]]:
         """The same problem with the scale and the layout of states that the kernel has always, and what was done to it: q
@@ -263,7 +275,8 @@ class _Caller:
         inputs = {key: self.given(tensor) for key, tensor in fixture.inputs.items()}
         loss = {key: inputs.pop(key) for key in LOSS.values() if key in inputs}
         dtype = fixture.inputs["v"].dtype
-        dtypes = {"o": dtype, "final_state": "float64" if dtype == "float64" else "float32"}
+        state = "float64" if dtype == "float64" else "float32"
+        dtypes = {"o": dtype, "final_state": state, **({"checkpoints": state} if "C" in fixture.extents() else {})}
         empty = {key: Stored(np.zeros(fixture.shape_of(key), kind.replace("bfloat16", "uint16")), kind)
                  for key, kind in dtypes.items()}  # fmt: skip
         buffers = {key: self.given(tensor) for key, tensor in {**empty, **(found or {})}.items()}
@@ -274,7 +287,7 @@ class _Caller:
                 given["state_pool"] = self.given(fixture.inputs["state_pool"])
             elif self.signature.in_place:
                 given["initial_state"] = self.given(fixture.inputs.get("initial_state", empty["final_state"]))
-            return self.signature.call(self.kernel, {**given, **fixture.options}, buffers)
+            return self.signature.call(self.kernel, {**given, **fixture.options}, buffers, self.left)
 
         if not loss:
             answer = call({})

@@ -48,7 +48,7 @@ void measure_errors(std::span<Contestant> contestants, const kda::Problem& probl
   };
   sink.state = [&](const kda::OracleState& state) {
     for (const auto& held : states)
-      held->comparison.add((state.sequence * d.HV + state.head) * d.K * d.V, d.K * d.V,
+      held->comparison.add((state.row * d.HV + state.head) * d.K * d.V, d.K * d.V,
                            {state.hi, state.lo, state.magnitude});
   };
   kda::run_oracle(problem, oracle, threads, sink);

@@ -125,6 +125,13 @@ struct Showing {
       if (file.cu_seqlens().size() > most) text += fmt::format(" ... ({})", file.cu_seqlens().size());
       lines.push_back(text);
     }
+    if (const std::vector<kda::Checkpoint>& checkpoints = file.header().checkpoints; !checkpoints.empty()) {
+      constexpr std::size_t most = 16;
+      std::string text = fmt::format("{} checkpoints, tokens of a sequence:", checkpoints.size());
+      for (std::size_t i = 0; i < checkpoints.size() && i < most; ++i)
+        text += fmt::format("{} {} of {}", i > 0 ? "," : "", checkpoints[i].tokens, checkpoints[i].sequence);
+      lines.push_back(text + (checkpoints.size() > most ? " ..." : ""));
+    }
     if (file.header().slots) {
       const kda::SlotTable& table = *file.header().slots;
       lines.push_back(fmt::format(

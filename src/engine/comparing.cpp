@@ -85,8 +85,8 @@ judge::Condition condition_of(const Ongoing& item, const kda::TermEnergies& ener
     condition.cancellation = std::max(1.0, finite_size(own->terms, energy));
     condition.rounding = finite_size(own->rounding, energy);
     if (item.tensor == "o") condition.magnitude = beyond_magnitude(item, energies);
-    if (item.tensor == "o" || item.tensor == "final_state")
-      add_probed(condition, item, item.tensor == "o" ? energies.o_error : energies.state_error, form);
+    if (const kda::ErrorEnergy* const error = energies.error_of(item.tensor))
+      add_probed(condition, item, *error, form);
   }
   return condition;
 }

@@ -4,6 +4,8 @@
 
 #include "base/error.hpp"
 #include "base/threads/parallel.hpp"
+#include "kda/problem/passes.hpp"
+#include "kda/problem/shapes.hpp"
 #include "kda/truth/places.hpp"
 
 namespace kda_check::engine {
@@ -44,19 +46,23 @@ void for_heads(TruthSource& source, std::size_t query_heads,
 kda::OracleSink ForwardTruths::kept(std::size_t first, std::size_t count, Held& held, bool on_gpu) const {
   const kda::Dimensions& d = problem_.dimensions();
   const std::size_t group = problem_.heads_per_group(), heads = count * group, row = heads * d.V;
-  held.final_state.resize(d.N * heads * d.K * d.V);
   held.o_on_gpu = on_gpu ? room_on_gpu(d.B * d.T * row) : kda::TensorOnGpu();
   const bool is_on_gpu = held.o_on_gpu.memory != nullptr;
-  if (!is_on_gpu) held.o.resize(d.B * d.T * row);
+  for (const std::string& name : kda::tensors_of(kda::Pass::forward, problem_))
+    if (const std::size_t size = tensor::element_count(kda::shape_of(name, problem_));
+        name != "o" || !is_on_gpu)
+      held.tensors[name].resize(size / d.HV * heads);
+  if (is_on_gpu) held.tensors.erase("o");
   const auto keep_o = [=, threads = threads_, &held](const kda::OraclePart& part) {
     if (is_on_gpu) return kda::upload_part(held.o_on_gpu, part.first, part.count, part.hi);
+    tensor::Unfilled& o = held.tensors.find("o")->second;
     // Who fills memory first pays for it.
     parallel_for(part.count / row, threads, [&](std::size_t token, int) {
-      std::copy_n(part.hi + token * row, row, &held.o[part.first + token * row]);
+      std::copy_n(part.hi + token * row, row, &o[part.first + token * row]);
     });
   };
   const auto keep_state = [&held](const kda::OraclePart& part) {
-    std::copy_n(part.hi, part.count, &held.final_state[part.first]);
+    std::copy_n(part.hi, part.count, &held.tensors.find(part.tensor)->second[part.first]);
   };
   return kda::by_places(d, keep_o, keep_state, {first * group, (first + count) * group});
 }
@@ -75,7 +81,8 @@ HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::Or
   };
   const std::size_t group = problem_.heads_per_group();
   kda::run_oracle(problem_, options_, threads_, sink, {first * group, (first + count) * group});
-  HeadTruths truths{first, count, values_.by_tensor()};
+  HeadTruths truths{first, count};
+  for (const auto& [name, held] : values_.tensors) truths.tensors.emplace(name, held);
   if (values_.o_on_gpu.memory != nullptr) truths.on_gpu.emplace("o", std::exchange(values_.o_on_gpu, {}));
   return truths;
 }

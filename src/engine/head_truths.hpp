@@ -44,7 +44,7 @@ void for_heads(TruthSource& source, std::size_t query_heads,
                const std::function<bool(std::size_t query_head)>& is_wanted,
                const std::function<void(const HeadTruths&, std::size_t first, std::size_t count)>& body);
 
-/// o and final_state: the oracle runs for every question.
+/// o and states: the oracle runs for every question.
 class ForwardTruths : public TruthSource {
  public:
   /// `problem` must stay.
@@ -60,13 +60,8 @@ class ForwardTruths : public TruthSource {
  private:
   /// Of the heads that were asked for last.
   struct Held {
-    tensor::Unfilled o, final_state;  // threads fill their parts
+    std::map<std::string, tensor::Unfilled, std::less<>> tensors = {};  // threads fill their parts
     kda::TensorOnGpu o_on_gpu = {};
-    HeadTruths::Values by_tensor() const {
-      HeadTruths::Values values{{"final_state", final_state}};
-      if (o_on_gpu.memory == nullptr) values.emplace("o", o);
-      return values;
-    }
   };
   /// Takes the values of some heads to `held`.
   kda::OracleSink kept(std::size_t first, std::size_t count, Held& held, bool on_gpu) const;

@@ -98,8 +98,8 @@ class Feeder {
     };
     sink.state = [this, d](const kda::OracleState& state) {
       if (also_.state) also_.state(state);
-      const std::size_t size = d.K * d.V, begin = (state.sequence * d.HV + state.head) * size;
-      feed("final_state", {begin, 1, size, size, size}, {state.hi, state.lo, state.magnitude});
+      const std::size_t size = d.K * d.V, begin = (state.row * d.HV + state.head) * size;
+      feed(state.tensor, {begin, 1, size, size, size}, {state.hi, state.lo, state.magnitude});
     };
     return sink;
   }

@@ -5,25 +5,25 @@
 #include <cstring>
 #include <utility>
 
+#include "kda/problem/passes.hpp"
+#include "kda/problem/shapes.hpp"
 #include "kda/truth/places.hpp"
 #include "numeric/product_sum.hpp"
 
 namespace kda_check::hypotheses {
 
 HeldOracle hold_oracle(const kda::Problem& problem, const kda::OracleOptions& options, int threads) {
-  const kda::Dimensions& d = problem.dimensions();
   HeldOracle held;
-  const auto kept = [&](const char* name, std::size_t size) -> kda::TakePart {
-    ExactValues& values = held[name];
-    values.hi.resize(size), values.lo.resize(size);
-    return [&values](const kda::OraclePart& part) {
-      std::copy_n(part.hi, part.count, values.hi.data() + part.first);
-      std::copy_n(part.lo, part.count, values.lo.data() + part.first);
-    };
+  for (const std::string& name : kda::tensors_of(kda::Pass::forward, problem)) {
+    const std::size_t size = tensor::element_count(kda::shape_of(name, problem));
+    held[name].hi.resize(size), held[name].lo.resize(size);
+  }
+  const auto keep = [&held](const kda::OraclePart& part) {
+    ExactValues& values = held.find(part.tensor)->second;
+    std::copy_n(part.hi, part.count, values.hi.data() + part.first);
+    std::copy_n(part.lo, part.count, values.lo.data() + part.first);
   };
-  kda::run_oracle(
-      problem, options, threads,
-      kda::by_places(d, kept("o", d.B * d.T * d.HV * d.V), kept("final_state", d.N * d.HV * d.K * d.V)));
+  kda::run_oracle(problem, options, threads, kda::by_places(problem.dimensions(), keep, keep));
   return held;
 }
 

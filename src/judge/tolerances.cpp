@@ -93,7 +93,7 @@ void check_names(ToleranceRule& rule) {
                   suggest(rule.dtype, {"fp64", "fp32", "bf16", "fp16"}));
     rule.dtype = numeric::name_of(*dtype);
   }
-  std::vector<std::string> tensors{"o", "final_state"};
+  std::vector<std::string> tensors = kda::tensors_of(kda::Pass::forward);
   for (const kda::GradientRow& row : kda::gradients()) tensors.emplace_back(row.name);
   for (const kda::StageRow& row : kda::stages(kda::Passes::both))
     if (!std::ranges::count(tensors, row.name)) tensors.emplace_back(row.name);  // dv is both

@@ -42,7 +42,7 @@ void add_captures(Builder& builder, const Asked& asked) {
                     "--no-stages");
       Case item;
       item.question = Question::capture, item.answer = index, item.reference = {Reference::Kind::none, 0, {}};
-      item.tensors = kda::tensors_of(kda::Pass::forward);
+      item.tensors = kda::tensors_of(kda::Pass::forward, source.outline());
       if (why_no_pass(kda::Pass::backward, *who.variant, who.options.arithmetic, source.outline().dimensions)
               .empty())
         for (std::string& gradient : kda::tensors_of(kda::Pass::backward, source.outline()))

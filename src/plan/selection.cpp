@@ -230,6 +230,7 @@ std::vector<PassTensors> known_tensors(Task task) {
   std::vector<PassTensors> known;
   for (const kda::Pass pass : kda::every_pass) {
     known.push_back({pass, kda::tensors_of(pass)});
+    if (task == Task::power) std::erase(known.back().tensors, "checkpoints");
     if (task == Task::power && pass == kda::Pass::backward) known.pop_back();
     if (task == Task::explain)  // of growth
       std::erase_if(known.back().tensors, [](const std::string& name) { return !kda::has_tokens(name); });

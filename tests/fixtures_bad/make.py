@@ -171,6 +171,18 @@ def gate(kind, **more):
     return change
 
 
+def asking(tokens=None, sequence=None, answer=None, **options):
+    """For states inside the sequence."""
+    def change(file):
+        for name, data in (("checkpoint_tokens", tokens), ("checkpoint_sequence", sequence)):
+            if data is not None:
+                file[f"inputs/{name}"] = np.asarray(data)
+        if answer is not None:
+            file["expected/somebody/checkpoints"] = values((answer, HV, K, V))
+        file["options"].attrs.update(options)
+    return change
+
+
 def pool(indices, answer=None, **more):
     """A call of one sequence on a pool of four slots."""
     def change(file):
@@ -265,6 +277,20 @@ def main():
     bad("pool_answer_slots", "expected/somebody/state_pool is [3,1,4,5] but inputs/state_pool is [4,1,4,5]", pool(np.array([1]), ("state_pool", values((3, HV, K, V)))))
     bad("pool_answer_dtype", "expected/somebody/state_pool is in fp64 but inputs/state_pool is in fp32", pool(np.array([1]), ("state_pool", values((4, HV, K, V)).astype(np.float64))))
     bad("pool_answer_alone", "expected/somebody/state_pool is there but inputs/state_pool is missing", put("expected/somebody/state_pool", values((4, HV, K, V))))
+
+    bad("checkpoint_beyond", "inputs/checkpoint_tokens[1] is 4 but sequence 0 has 3 tokens", asking([1, 4]))
+    bad("checkpoint_negative", "inputs/checkpoint_tokens[0] is -1; wanted at least 0", asking([-1]))
+    bad("checkpoint_floats", "inputs/checkpoint_tokens holds fp64; wanted integers", asking([1.0]))
+    bad("checkpoint_sequence_beyond", "inputs/checkpoint_sequence[0] is 1; wanted 0..0", asking([1], [1]))
+    bad("checkpoint_counts", "inputs/checkpoint_sequence has 1 entries but inputs/checkpoint_tokens has 2", asking([1, 2], [0]))
+    bad("checkpoint_tokens_missing", "inputs/checkpoint_tokens is missing", asking(None, [0]))
+    bad("checkpoint_twice", "inputs/checkpoint_tokens and options/checkpoint_every are both there", asking([1], checkpoint_every=1, checkpoint_side="after"))
+    bad("checkpoint_side_missing", "options/checkpoint_side is missing beside options/checkpoint_every", asking(checkpoint_every=1))
+    bad("checkpoint_side_word", 'options/checkpoint_side is "behind"; wanted before or after', asking(checkpoint_every=1, checkpoint_side="behind"))
+    bad("checkpoint_every_zero", "options/checkpoint_every is 0; wanted at least 1", asking(checkpoint_every=0, checkpoint_side="after"))
+    bad("checkpoint_answer_alone", "expected/somebody/checkpoints is there but nothing says of which tokens", asking(answer=1))
+    bad("checkpoint_answer_count", "expected/somebody/checkpoints is [1,1,4,5]; wanted 2 checkpoints", asking([1, 2], answer=1))
+    bad("checkpoint_and_pool", "inputs/checkpoint_tokens is there beside inputs/state_pool", lambda f: (pool(np.array([1]))(f), asking([1])(f)))
 
     bad("foreign_ring", "inputs/hist_len is a ring of writes behind a state, which the format has no place for", put("inputs/hist_len", np.array([3], np.int32)))
     bad("foreign_flags", "inputs/has_initial_state is a flag of each sequence, which the format has no place for", put("inputs/has_initial_state", np.array([0], np.uint8)))

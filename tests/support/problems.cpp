@@ -158,7 +158,7 @@ WholeOracle whole_oracle(const kda::Problem& problem, int threads, kda::OraclePr
     }
   };
   sink.state = [&](const kda::OracleState& state) {
-    const std::size_t size = d.K * d.V, first = (state.sequence * d.HV + state.head) * size;
+    const std::size_t size = d.K * d.V, first = (state.row * d.HV + state.head) * size;
     for (std::size_t i = 0; i < size; ++i) {
       whole.final_state[first + i] = {state.hi[i], state.lo[i]};
       whole.state_magnitude[first + i] = state.magnitude[i];

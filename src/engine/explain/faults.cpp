@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <functional>
 
 #include "base/names.hpp"
@@ -14,6 +16,8 @@
 #include "engine/judged.hpp"
 #include "hypotheses/naming/rank.hpp"
 #include "kda/bounds/log_decays.hpp"
+#include "kda/problem/excerpt.hpp"
+#include "tensor/rearranged.hpp"
 
 namespace kda_check::engine {
 
@@ -119,6 +123,42 @@ std::string cause_text(const hypotheses::Naming& naming) {
                      first.left_in.empty() ? "" : "; something else is wrong in " + first.left_in + ", too");
 }
 
+namespace {
+
+/// A checkpoint is the final state of the tokens before it: what is wrong with it is named as of one.
+hypotheses::Naming named_as_final_state(const kda::Problem& problem, const Answered& got,
+                                        const TensorResult& failed, const TensorResult* o, int threads,
+                                        const hypotheses::NamingEffort& effort) {
+  if (!failed.worst) return {};
+  const std::size_t row = failed.worst->index[0];
+  const kda::Checkpoint& at = problem.checkpoints[row];
+  const kda::Sequence sequence = problem.sequences()[at.sequence];
+  if (at.tokens == 0) return {};
+  const kda::Problem before = kda::excerpt(problem, {sequence.part(0, at.tokens)}, kda::Layout::rows);
+  const tensor::Tensor state =
+      tensor::picked(*got.tensor(failed.name), 0, std::array{row}).named("final_state");
+  hypotheses::FailedOutput output;
+  output.final_state = &state, output.final_state_limit = rms_limit(failed);
+  tensor::Tensor rows;
+  if (o != nullptr) {
+    const tensor::Tensor& all = *got.tensor("o");
+    const std::size_t bytes = all.bytes() / (all.shape()[0] * all.shape()[1]);
+    rows = tensor::Tensor("o", all.dtype(), {1, at.tokens, all.shape()[2], all.shape()[3]});
+    std::memcpy(rows.data(), all.data() + kda::row_of(problem, sequence, 0) * bytes, at.tokens * bytes);
+    output.o = &rows, output.o_limit = rms_limit(*o);
+  }
+  hypotheses::Naming naming =
+      hypotheses::name_fault(before, output, {0, failed.worst->index[1]}, threads, effort);
+  naming.sequence = sequence;
+  constexpr std::string_view as_named = "the final state", meant = "the checkpoint";
+  for (hypotheses::Cause& cause : naming.causes)
+    if (const std::size_t found = cause.meaning.find(as_named); found != std::string::npos)
+      cause.meaning.replace(found, as_named.size(), meant);
+  return naming;
+}
+
+}  // namespace
+
 hypotheses::Naming named(const kda::Problem& problem, const Answered& got, const report::CaseResult& failed,
                          int threads, const hypotheses::NamingEffort& effort) {
   if (got.pass == kda::Pass::backward) {
@@ -136,7 +176,13 @@ hypotheses::Naming named(const kda::Problem& problem, const Answered& got, const
     const auto one = std::ranges::find(failed.tensors, name, &TensorResult::name);
     return one == failed.tensors.end() ? nullptr : &*one;
   };
-  const TensorResult *const o = found("o"), *const state = found("final_state");
+  const TensorResult *const o = found("o"), *const state = found("final_state"),
+                            *const checkpoints = found("checkpoints");
+  const auto fails = [](const TensorResult* tensor) {
+    return tensor != nullptr && tensor->verdict == judge::Verdict::fail;
+  };
+  if (fails(checkpoints) && !fails(o) && !fails(state))
+    return named_as_final_state(problem, got, *checkpoints, o, threads, effort);
   if (o == nullptr && state == nullptr) return {};
   if (o != nullptr) output.o = got.tensor("o"), output.o_limit = rms_limit(*o);
   if (state != nullptr)

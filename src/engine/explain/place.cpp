@@ -14,7 +14,9 @@
 #include "base/names.hpp"
 #include "judge/measures/regions.hpp"
 #include "kda/bounds/log_decays.hpp"
+#include "kda/problem/excerpt.hpp"
 #include "kda/problem/heads.hpp"
+#include "numeric/rounding.hpp"
 
 namespace kda_check::engine {
 
@@ -106,6 +108,7 @@ class Whereabouts {
   /// All of them where no columns are right.
   const Numbers& columns() const { return columns_; }
   bool is_zero() const { return is_zero_; }
+  bool is_nan() const { return is_nan_; }
   const std::vector<WrongRow>& wrong_rows() const { return wrong_rows_; }
   /// Whether what has another number along an axis is right.
   bool are_others_right(const Along& axis, const Numbers& wrong) const {
@@ -170,11 +173,12 @@ class Whereabouts {
     const std::size_t right = layout_.width - columns_.size();
     if (right < std::max<std::size_t>(4, layout_.width / 8))
       for (std::size_t c = 0; c < layout_.width; ++c) columns_.insert(c);
-    is_zero_ = true;
+    is_zero_ = is_nan_ = true;
     for (const WrongRow& at : wrong_rows_)
       for (const std::size_t c : columns_) {
         const double got = sides_.got_at(at.row, at.head, c);
         wrong_.add(got, sides_.truth_at(at.row, at.head, c)), is_zero_ = is_zero_ && got == 0;
+        is_nan_ = is_nan_ && std::isnan(got);
       }
   }
 
@@ -188,7 +192,7 @@ class Whereabouts {
   Along of_columns_;                         ///< of wrong rows
   std::vector<WrongRow> wrong_rows_;
   Sums wrong_, before_;
-  bool is_zero_ = false;
+  bool is_zero_ = false, is_nan_ = false;
 };
 
 /// Whether what is wrong is right elsewhere: blocks of a sequence and a head, columns, rows.
@@ -249,7 +253,7 @@ class Displacement {
     }
     std::vector<std::string> says;
     for (const auto& [got, truth] : sequences)
-      says.push_back(fmt::format("sequence {} has what belongs to sequence {}", got, truth));
+      says.push_back(fmt::format("{0} {1} has what belongs to {0} {2}", layout_.what_starts(), got, truth));
     for (const auto& [got, truth] : heads)
       says.push_back(fmt::format("head {} has what belongs to head {}", got, truth));
     constexpr std::size_t most_said = 3;
@@ -324,8 +328,9 @@ std::vector<std::size_t> affordable_heads(const kda::Problem& problem, const rep
   if (work * static_cast<double>(d.HV) <= most) {
     for (std::size_t head = 0; head < d.HV; ++head) heads.push_back(head);
   } else if (work <= most && failed.worst && !problem.pool) {
-    const std::size_t axis = failed.name == "o" ? 2 : 1;
-    if (failed.name == "o" || failed.name == "final_state") heads.push_back(failed.worst->index[axis]);
+    const kda::TensorSpec& spec =
+        *kda::find_spec(failed.name, {kda::TensorGroup::output, kda::TensorGroup::gradient});
+    if (spec.group == kda::TensorGroup::output) heads.push_back(failed.worst->index[spec.is_state ? 1 : 2]);
   }
   return heads;
 }
@@ -335,6 +340,12 @@ std::string sequences_text(const kda::Problem& problem, const judge::RowLayout& 
                            const Whereabouts& found) {
   const bool of_states = !layout.of_tokens;
   const Numbers& wrong = found.sequences();
+  if (layout.of_checkpoints && wrong.size() == 1) {
+    const kda::Checkpoint& one = problem.checkpoints[*wrong.begin()];
+    return fmt::format("checkpoint {} (behind {} tokens{})", *wrong.begin(), one.tokens,
+                       problem.sequences().size() > 1 ? fmt::format(" of sequence {}", one.sequence) : "");
+  }
+  if (layout.of_checkpoints) return found.sequences_text("checkpoint", wrong, layout.numbers.size());
   if (!problem.pool) return found.sequences_text("sequence", wrong, layout.numbers.size());
   Numbers all, some;
   const auto name = [&](const kda::PoolPiece& piece) { return of_states ? piece.to : piece.tokens.index; };
@@ -343,6 +354,44 @@ std::string sequences_text(const kda::Problem& problem, const judge::RowLayout& 
     if (wrong.contains(n)) some.insert(name(problem.pool->pieces[n]));
   }
   return found.sequences_text(of_states ? "slot" : "request", some, all.size());
+}
+
+/// What the first wrong checkpoint is instead: the state some tokens from there, or rounded where it is
+/// stored in more bits; empty where it is neither.
+std::string other_state_text(const kda::Problem& problem, const Sides& sides, const Whereabouts& found,
+                             double limit, int threads) {
+  constexpr std::size_t reach = 4;
+  const std::size_t wrong = *found.sequences().begin(), K = problem.dimensions().K;
+  const kda::Checkpoint& at = problem.checkpoints[wrong];
+  const kda::Sequence sequence = problem.sequences()[at.sequence];
+  const std::size_t first = at.tokens - std::min(reach, at.tokens),
+                    last = std::min(at.tokens + reach, sequence.length());
+  if (last == 0) return {};
+  kda::Problem near = kda::excerpt(problem, {sequence.part(0, last)}, kda::Layout::rows);
+  for (std::size_t tokens = first; tokens <= last; ++tokens) near.checkpoints.push_back({0, tokens});
+  near.validate();
+  const kda::Tensors states = kda::results_in_fp64(kda::Pass::forward, near, threads);
+  const tensor::Tensor& others = states.at("checkpoints");
+  const judge::RowLayout layout = judge::row_layout("checkpoints", others.shape(), near, 1);
+  std::vector<Sums> sums(last - first + 1);
+  bool is_bf16 = numeric::format_of(sides.got.dtype()).bytes > 2;
+  for (const WrongRow& row : found.wrong_rows()) {
+    if (row.row / K != wrong) continue;
+    for (std::size_t c = 0; c < layout.width; ++c) {
+      const double got = sides.got_at(row.row, row.head, c);
+      is_bf16 = is_bf16 && got == numeric::through_bf16(static_cast<float>(got));
+      for (std::size_t i = 0; i < sums.size(); ++i)
+        sums[i].add(got, others.value(layout.element(i * K + row.row % K, row.head, c)));
+    }
+  }
+  std::size_t best = at.tokens - first;
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    if (sums[i].error < sums[best].error) best = i;
+  const std::size_t tokens = first + best, shift = std::max(tokens, at.tokens) - std::min(tokens, at.tokens);
+  if (shift > 0 && sums[best].error <= 4 * limit * limit * sums[best].truth)
+    return fmt::format("it is the state {} token{} {}", shift, shift > 1 ? "s" : "",
+                       tokens > at.tokens ? "later" : "earlier");
+  return is_bf16 ? "every element is one of bf16: rounded before it was stored" : "";
 }
 
 std::string tokens_text(const Whereabouts& found, const std::string& heads, std::size_t longest,
@@ -415,7 +464,11 @@ std::string place_of_error(const kda::Problem& problem, const Answered& got,
   const std::string columns = found.columns_text();
   say(columns);
   std::string text = join(parts);
-  const std::string elsewhere = found.is_zero() ? "" : Displacement(sides, found, limit).text();
+  std::string elsewhere = found.is_zero() ? "" : Displacement(sides, found, limit).text();
+  if (elsewhere.empty() && sides.of_truth.of_checkpoints && found.is_nan())
+    elsewhere = "NaN, never written?";
+  else if (elsewhere.empty() && sides.of_truth.of_checkpoints && !found.is_zero())
+    elsewhere = other_state_text(looked_at, sides, found, limit, threads);
   if (found.is_zero())
     text += text.empty() ? "zero, never written?" : ": zero, never written?";
   else if (!elsewhere.empty())

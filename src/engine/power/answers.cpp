@@ -30,7 +30,7 @@ void check_memory(const kda::Problem& problem, std::string_view tensor, const He
   std::size_t bytes =
       elements * (kernel.twins.size() * stored + sizeof(float) + sizeof(double) + sizeof(std::int16_t));
   if (slopes_judge(kernel.compute(), kernel.options.dtype))  // directions
-    for (const std::string& name : kda::tensors_of(kda::Pass::forward))
+    for (const std::string& name : kda::tensors_of(kda::Pass::forward, problem))
       bytes += 2 * sizeof(float) *
                tensor::element_count(kda::expected_shape(*kda::find_spec(name), problem.dimensions(),
                                                          problem.options.state_v_first));

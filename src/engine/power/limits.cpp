@@ -10,7 +10,8 @@
 namespace kda_check::engine {
 
 kda::OracleSink into(ExactTensor& exact, std::string_view tensor, const kda::Dimensions& d) {
-  const kda::TakePart set = [&exact](const kda::OraclePart& part) {
+  const kda::TakePart set = [&exact, name = std::string(tensor)](const kda::OraclePart& part) {
+    if (part.tensor != name) return;
     exact.values.set(part.first, std::span<const double>(part.hi, part.count));
     for (std::size_t i = 0; i < part.count; ++i)
       exact.exponents[part.first + i] = static_cast<std::int16_t>(

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -192,6 +193,50 @@ void split(const Problem& problem, const Tensors& reference, const Subject& subj
   }
 }
 
+// --- resume
+
+std::string needs_checkpoints(const Problem& problem, Pass pass) {
+  if (problem.checkpoints.empty()) return "no states inside sequences are asked for";
+  return pass == Pass::forward ? "" : "checkpoints have no gradients";
+}
+
+/// What follows is computed from checkpoints, some of each sequence after another.
+void resume(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
+  constexpr std::size_t most = 8;
+  const tensor::Tensor& checkpoints = reference.at("checkpoints");
+  const std::vector<Sequence> sequences = problem.sequences();
+  const std::size_t bytes = checkpoints.bytes() / problem.checkpoints.size();
+  // In fewer bits than states have they are the beginning of another problem.
+  if (checkpoints.dtype() != reference.at("final_state").dtype()) return;
+  std::vector<std::size_t> next(sequences.size(), 0);  // tokens of the checkpoint that is tried
+  for (std::size_t trial = 0; trial < most; ++trial) {
+    tensor::Tensor states = reference.at("final_state").clone();
+    std::vector<Sequence> rest;
+    bool ends_chunk = true;
+    for (const Sequence& sequence : sequences) {
+      std::size_t tokens = next[sequence.index];
+      if (!problem.has_state(sequence, tokens)) tokens = problem.next_state(sequence, tokens);
+      if (tokens >= sequence.length()) continue;
+      next[sequence.index] = problem.next_state(sequence, tokens);
+      problem.for_checkpoints(sequence.index, tokens, [&](std::size_t row) {
+        std::memcpy(states.data() + sequence.index * bytes, checkpoints.data() + row * bytes, bytes);
+      });
+      rest.push_back(sequence.part(tokens, sequence.length()));
+      ends_chunk =
+          ends_chunk && (subject.form == judge::Form::recurrence || tokens % subject.chunk_size == 0);
+    }
+    if (rest.empty()) return;
+    const bool alike =
+        std::ranges::all_of(rest, [&](const Sequence& s) { return s.length() == rest[0].length(); });
+    const Layout layout = alike ? layout_of(problem) : Layout::packed;
+    Tensors got = kda::clone(reference);
+    put_back(solved(subject, excerpt(problem, rest, layout, {&states, nullptr})), rest, problem, got);
+    sink({fmt::format("from checkpoint {} of each sequence", trial),
+          ends_chunk && subject.adds_as_in_one_call(problem, states.dtype()),
+          pairs_of(std::move(got), has_places)});
+  }
+}
+
 // --- batch and heads
 
 void batch(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
@@ -258,6 +303,7 @@ constexpr Invariant rows[] = {
     {"repeat", always, repeat},
     {"causality", needs_two_tokens_in_the_loss, causality},
     {"split", needs_two_tokens, split, false, false, Premise::state_is_all},
+    {"resume", needs_checkpoints, resume, false, false, Premise::state_is_all},
     {"batch", always, batch},
     {"heads", needs_two_heads, heads, false, false, Premise::heads_alike},
     {"neighbour", always, neighbour},

@@ -102,7 +102,9 @@ Tensors other_layout(const Problem& problem, const Tensors&, const Subject& subj
   if (other.state_gradient) other.state_gradient = tensor::transposed(*other.state_gradient);
   other.validate();
   Tensors got = solved(subject, other);
-  got.insert_or_assign("final_state", tensor::transposed(got.at("final_state")));
+  for (const char* const states : {"final_state", "checkpoints"})
+    if (const auto found = got.find(states); found != got.end())
+      found->second = tensor::transposed(found->second);
   return got;
 }
 

@@ -22,12 +22,14 @@ RowLayout row_layout(std::string_view name, const tensor::Shape& shape, const kd
   if (spec->is_state) {
     constexpr std::size_t tile = 16;
     const kda::Dimensions& d = problem.dimensions();
-    const bool v_first = problem.options.state_v_first;
-    layout = {d.N * d.K, d.HV, d.V, tile, {}, false};
+    const bool v_first = problem.options.state_v_first, of_checkpoints = spec->has(kda::Axis::checkpoint);
+    const std::size_t states = of_checkpoints ? d.checkpoints : d.N;
+    layout = {states * d.K, d.HV, d.V, tile, {}, false};
+    layout.of_checkpoints = of_checkpoints;
     layout.block_rows = d.K, layout.block_stride = d.HV * d.K * d.V, layout.head_stride = d.K * d.V;
     layout.row_stride = v_first ? 1 : d.V, layout.column_stride = v_first ? d.K : 1;
-    for (std::size_t n = 0; n < d.N; ++n) layout.starts.push_back(n * d.K), layout.numbers.push_back(n);
-    layout.starts.push_back(d.N * d.K);
+    for (std::size_t n = 0; n < states; ++n) layout.starts.push_back(n * d.K), layout.numbers.push_back(n);
+    layout.starts.push_back(states * d.K);
     return layout;
   }
   if (spec->axes[0] != kda::Axis::batch || spec->axes[1] != kda::Axis::token) return layout;
@@ -140,7 +142,7 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
     const std::size_t start = l.starts[n];
     std::string text = first == last ? fmt::format("{} {}", one, first - start)
                                      : fmt::format("{}s {}..{}", one, first - start, last - start);
-    return l.starts.size() > 2 ? fmt::format("{} of sequence {}", text, number(n)) : text;
+    return l.starts.size() > 2 ? fmt::format("{} of {} {}", text, l.what_starts(), number(n)) : text;
   };
   const auto row_named = [&](std::size_t row) {
     const auto behind = std::ranges::upper_bound(l.starts, row);
@@ -183,7 +185,7 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
     case Region::chunk_of_head:
       return rows_of(l.chunk, c) + head;
     case Region::sequence_of_head:
-      return fmt::format("sequence {}{}", number(c), head);
+      return fmt::format("{} {}{}", l.what_starts(), number(c), head);
     case Region::head:
       return fmt::format("head {}", in_head);
     case Region::slowest_decay_of_head:
@@ -202,7 +204,7 @@ std::string place_of(Region region, std::size_t in_head, std::size_t c, const Ro
     case Region::chunk:
       return rows_of(l.chunk, c) + ", all heads";
     case Region::sequence:
-      return fmt::format("sequence {}, all heads", number(c));
+      return fmt::format("{} {}, all heads", l.what_starts(), number(c));
     case Region::edge:
       return c == 0 ? "first rows of sequences" : "last rows of sequences";
     case Region::slowest_decays:

@@ -19,7 +19,7 @@ namespace kda_check::judge {
 struct RowLayout {
   std::size_t rows = 0, heads = 0, width = 0;
   std::size_t chunk = 64;  ///< rows that a chunk form computes together; of states 16
-  /// First rows of the sequences that have any, and the number of rows.
+  /// First rows of the sequences that have any, or of checkpoints, and the number of rows.
   std::vector<std::size_t> starts;
   bool of_tokens = true;
 
@@ -37,7 +37,9 @@ struct RowLayout {
   /// Of each row how many columns count, the first ones; empty: all do. What does not count is zero.
   std::vector<std::uint32_t> counted = {};
   std::vector<std::size_t> numbers = {};  ///< of the sequences at `starts`
+  bool of_checkpoints = false;            ///< and not of sequences
 
+  const char* what_starts() const { return of_checkpoints ? "checkpoint" : "sequence"; }
   std::size_t columns(std::size_t row) const { return counted.empty() ? width : counted[row]; }
 };
 

@@ -66,13 +66,14 @@ UnitsSum::UnitsSum(std::string_view tensor, const tensor::Shape& shape, const kd
       sequences_(problem.sequences()),
       of_state_(tensor != "dv"),
       of_gradient_(tensor != "o" && tensor != "dq"),
+      of_checkpoints_(tensor == "checkpoints"),
       means_(axes_.heads),
       largest_(axes_.heads) {
   if (is_narrow(compute))
     kind_ = Kind::narrow;
   else if (tensor == "o")
     kind_ = Kind::output;
-  else if (tensor == "final_state")
+  else if (tensor == "final_state" || tensor == "checkpoints")
     kind_ = Kind::state;
   else if (tensor == "dinitial_state")
     kind_ = Kind::state_gradient;
@@ -160,18 +161,22 @@ void UnitsSum::add_row(std::size_t head, const Row& row, const ProductSum& energ
 
 /// Rows of one head's state. What it began with is as old as the sequence, as far as any of it is left.
 void UnitsSum::add_state(std::size_t begin, const double* values) {
-  const std::size_t state = begin / (d_.K * d_.V);
+  const std::size_t size = d_.K * d_.V, state = begin / size, row = state / d_.HV, head = state % d_.HV;
+  const std::size_t sequence = of_checkpoints_ ? problem_.checkpoints[row].sequence : row;
   const bool backwards = kind_ == Kind::state_gradient, v_first = problem_.options.state_v_first;
   const std::optional<tensor::Tensor>& initial = backwards ? problem_.state_gradient : problem_.initial_state;
-  const auto length = static_cast<double>(sequences_[state / d_.HV].length());
+  const auto length =
+      static_cast<double>(of_checkpoints_ ? problem_.checkpoints[row].tokens : sequences_[sequence].length());
+  const std::size_t initially = (sequence * d_.HV + head) * size;
+  const auto& channels = of_checkpoints_ ? gates_.checkpoints : gates_.channels;
   const std::size_t stride = v_first ? d_.K : 1;
   for (std::size_t k = 0; k < d_.K; ++k) {
-    const kda::GateStatistics::Channel& channel = gates_.channels[state * d_.K + k];
+    const kda::GateStatistics::Channel& channel = channels[state * d_.K + k];
     const std::size_t offset = v_first ? k : k * d_.V;
     const ProductSum energy = energy_of(values + offset, d_.V, stride);
     double persistence = backwards ? channel.ahead : channel.behind;
     if (initial && !energy.is_zero()) {
-      const double share = channel.left * size_of(*initial, begin + offset, d_.V, stride) / energy.root();
+      const double share = channel.left * size_of(*initial, initially + offset, d_.V, stride) / energy.root();
       persistence += length * std::min(share, 1.0);
     }
     add_row(axes_.head(begin),

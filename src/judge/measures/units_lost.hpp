@@ -90,6 +90,7 @@ class UnitsSum {
   const kda::Dimensions d_;
   const std::vector<kda::Sequence> sequences_;
   bool of_state_ = true, of_gradient_ = true;  ///< what a token's element is a sum over
+  bool of_checkpoints_ = false;
   Kind kind_;
   // By head: they may come in any order.
   std::vector<Mean> means_;

@@ -33,6 +33,7 @@ class HeadScan {
 
   Largest run() {
     for (std::size_t k = 0; k < d_.K; ++k) channels_[k].left = 1;
+    keep(0, [](std::size_t) { return 0.0; });
     for (std::size_t begin = s_.begin; begin < s_.end; begin += chunk_size_) forwards(begin);
     if (problem_.has_loss()) {
       std::vector<double> left(d_.K, 1.0);
@@ -54,11 +55,26 @@ class HeadScan {
     return count;
   }
 
+  /// Of checkpoints behind so many tokens. `rounding`: as it would be were they all.
+  template <class RoundingOf>
+  void keep(std::size_t tokens, const RoundingOf& rounding) {
+    problem_.for_checkpoints(s_.index, tokens, [&](std::size_t row) {
+      for (std::size_t k = 0; k < d_.K; ++k) {
+        GateStatistics::Channel& kept = statistics_.checkpoints[(row * d_.HV + head_) * d_.K + k];
+        kept = channels_[k], kept.rounding = rounding(k);
+      }
+    });
+  }
+
   std::size_t place(std::size_t token) const { return (s_.batch * d_.T + token) * d_.HV + head_; }
 
   void forwards(std::size_t begin) {
     const std::size_t count = read(begin);
     std::vector<double> sum(d_.K, 0.0), rounding(d_.K, 0.0), left(d_.K, 1.0);
+    // Sums in another order than one by one are rounded at either end of a difference.
+    const auto of_either_end = [&](std::size_t k) {
+      return std::max(rounding[k] + std::fabs(sum[k]), left[k] * channels_[k].rounding);
+    };
     for (std::size_t t = 0; t < count; ++t) {
       const auto age = static_cast<double>(begin + t + 1 - s_.begin);
       double persistence = 0, most = 0;
@@ -79,10 +95,9 @@ class HeadScan {
       largest_.persistence = std::max(largest_.persistence, persistence);
       statistics_.behind[place(begin + t)] = static_cast<float>(persistence);
       statistics_.rounding[place(begin + t)] = static_cast<float>(most);
+      keep(begin + t + 1 - s_.begin, of_either_end);
     }
-    // Sums in another order than one by one are rounded at either end of a difference.
-    for (std::size_t k = 0; k < d_.K; ++k)
-      channels_[k].rounding = std::max(rounding[k] + std::fabs(sum[k]), left[k] * channels_[k].rounding);
+    for (std::size_t k = 0; k < d_.K; ++k) channels_[k].rounding = of_either_end(k);
   }
 
   void backwards(std::size_t begin, std::vector<double>& left) {
@@ -125,6 +140,7 @@ GateStatistics gate_statistics(const Problem& problem, std::size_t chunk_size, i
   if (problem.has_loss()) whole.ahead.assign(rows, 1.0f);
   whole.head_rounding.assign(sequences.size() * d.HV, 0.0);
   whole.channels.resize(sequences.size() * d.HV * d.K);
+  whole.checkpoints.resize(d.checkpoints * d.HV * d.K);
   std::vector<Largest> parts(sequences.size() * d.HV);
   parallel_for(parts.size(), threads, [&](std::size_t item, int) {
     parts[item] = HeadScan(problem, sequences[item / d.HV], item % d.HV, chunk_size, whole).run();

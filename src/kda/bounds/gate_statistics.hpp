@@ -37,6 +37,7 @@ struct GateStatistics {
     double behind = 0, ahead = 0, rounding = 0, left = 0;
   };
   std::vector<Channel> channels;
+  std::vector<Channel> checkpoints;  ///< [checkpoints][HV][K], the same behind their tokens
 };
 
 /// In fp64 but for the exponentials, one pass over the gates, and one more with a loss.

@@ -170,9 +170,22 @@ class GroupScan {
     RoundingProbe probe(d_.K, d_.V, std::min(chunk_size_, std::max<std::size_t>(1, s_.length())),
                         s_.index * d_.HV + head_);
     probe.begin(state_rows_.data(), state_unit_);
-    Energy o, final_state;
+    Energy o;
     ProbedErrors o_error;
     double magnitudes = 0;
+    const auto keep = [&](std::size_t tokens) {
+      if (!problem_.has_state(s_, tokens)) return;
+      Energy sum;
+      for (const Energy& row : state.rows) sum.add(row);
+      problem_.for_checkpoints(s_.index, tokens, [&](std::size_t) {
+        add(energies_.checkpoints, sum, state_unit_);
+        add(energies_.checkpoint_error, probe.of_state(), state_unit_);
+      });
+      if (tokens < s_.length()) return;
+      add(energies_.final_state, sum, state_unit_);
+      add(energies_.state_error, probe.of_state(), state_unit_);
+    };
+    keep(0);
     in_.over([&](std::size_t begin, std::size_t count) {
       in_.read_tokens(head_, begin, count);
       in_.read_v(head_, begin, count);
@@ -198,14 +211,12 @@ class GroupScan {
         put(begin + t, error);
         if (backward_)
           for (std::size_t k = 0; k < d_.K; ++k) dq_[at + k].add(state.rows[k].times(weighted_[begin + t]));
+        keep(begin + t + 1);
       }
     });
-    for (const Energy& row : state.rows) final_state.add(row);
     add(energies_.o, o, state_unit_);
     energies_.o_magnitude.add(scaled(2 / std::numbers::pi * magnitudes, state_unit_));
-    add(energies_.final_state, final_state, state_unit_);
     add(energies_.o_error, o_error, state_unit_);
-    add(energies_.state_error, probe.of_state(), state_unit_);
   }
 
   /// The error of a token's output.
@@ -347,10 +358,17 @@ void add(ErrorEnergy& sum, const ErrorEnergy& part) {
 const TermEnergy* TermEnergies::of(std::string_view tensor) const {
   if (tensor == "o") return &o;
   if (tensor == "final_state") return &final_state;
+  if (tensor == "checkpoints") return &checkpoints;
   for (const GradientRow& row : kda::gradients())
     if (row.name == tensor && row.gradient != Gradient::dA_log && row.gradient != Gradient::ddt_bias)
       return &gradients[static_cast<std::size_t>(row.gradient)];
   return nullptr;
+}
+
+const ErrorEnergy* TermEnergies::error_of(std::string_view tensor) const {
+  if (tensor == "o") return &o_error;
+  if (tensor == "final_state") return &state_error;
+  return tensor == "checkpoints" ? &checkpoint_error : nullptr;
 }
 
 TermEnergies term_energies(const Problem& problem, Pass pass, std::size_t chunk_size, int threads) {
@@ -368,8 +386,10 @@ TermEnergies term_energies(const Problem& problem, Pass pass, std::size_t chunk_
     add(whole.o, part.o);
     whole.o_magnitude.add(part.o_magnitude);
     add(whole.final_state, part.final_state);
+    add(whole.checkpoints, part.checkpoints);
     add(whole.o_error, part.o_error);
     add(whole.state_error, part.state_error);
+    add(whole.checkpoint_error, part.checkpoint_error);
     for (std::size_t i = 0; i < gradient_count; ++i) add(whole.gradients[i], part.gradients[i]);
   }
   return whole;

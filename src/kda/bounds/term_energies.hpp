@@ -45,8 +45,8 @@ struct OutputErrors {
 };
 
 struct TermEnergies {
-  TermEnergy o, final_state;
-  ErrorEnergy o_error, state_error;
+  TermEnergy o, final_state, checkpoints;
+  ErrorEnergy o_error, state_error, checkpoint_error;
   OutputErrors outputs;
   /// Squares of the magnitudes that o would have, were the elements of the state normal.
   numeric::ProductSum o_magnitude;
@@ -55,6 +55,7 @@ struct TermEnergies {
 
   /// Null where there is none.
   const TermEnergy* of(std::string_view tensor) const;
+  const ErrorEnergy* error_of(std::string_view tensor) const;
 };
 
 /// In fp64, over the inputs alone. Energies of problems that leave the range of fp64 may be infinite or NaN.

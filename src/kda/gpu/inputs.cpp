@@ -41,6 +41,8 @@ std::string without_truth_on_gpu(const Dimensions& dimensions, bool backward) {
     return "the oracle and twins with a beta for each column of V are computed on the CPU alone";
   if (dimensions.strength == Strength::gates)
     return "the oracle and twins with erase and write gates are computed on the CPU alone";
+  if (dimensions.checkpoints > 0 && !backward)
+    return "the oracle and twins of checkpoints are computed on the CPU alone";
   return {};
 }
 

@@ -242,7 +242,7 @@ void HeadGradients<T>::gates(const HeadTokens& tokens, const T* key, T* dk, T* d
 template <class T>
 void HeadGradients<T>::initial_state(const Sequence& s, std::size_t head, const T* rows, std::size_t stride) {
   if (problem_.initial_state)
-    store_state(rows, stride, problem_, s, head, {0, d_.V}, tensor(Gradient::dinitial_state));
+    store_state(rows, stride, problem_, s.index, head, {0, d_.V}, tensor(Gradient::dinitial_state));
 }
 
 template <class T>

@@ -268,29 +268,40 @@ void store_output(const T* rows, std::size_t stride, const Problem& problem, con
 }
 
 template <class T>
-void store_state(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s,
-                 std::size_t head, LaneRange lanes, tensor::Tensor& final_state) {
+void store_state(const T* rows, std::size_t stride, const Problem& problem, std::size_t row, std::size_t head,
+                 LaneRange lanes, tensor::Tensor& states) {
   const Dimensions& d = problem.dimensions();
-  const std::size_t first = (s.index * d.HV + head) * d.K * d.V;
+  const std::size_t first = (row * d.HV + head) * d.K * d.V;
   if (!problem.options.state_v_first) {
     for (std::size_t k = 0; k < d.K; ++k)
-      kernels<T>().narrow(rows + k * stride + lanes.first, final_state.dtype(),
-                          final_state.at(first + k * d.V + lanes.first), lanes.last - lanes.first);
+      kernels<T>().narrow(rows + k * stride + lanes.first, states.dtype(),
+                          states.at(first + k * d.V + lanes.first), lanes.last - lanes.first);
     return;
   }
   tensor::Scratch<T> column(d.K);
   for (std::size_t v = lanes.first; v < lanes.last; ++v) {
     for (std::size_t k = 0; k < d.K; ++k) column[k] = rows[k * stride + v];
-    kernels<T>().narrow(column.data(), final_state.dtype(), final_state.at(first + v * d.K), d.K);
+    kernels<T>().narrow(column.data(), states.dtype(), states.at(first + v * d.K), d.K);
   }
 }
 
-#define KDA_CHECK_INSTANTIATE(T)                                                                            \
-  template class HeadReader<T>;                                                                             \
-  template void store_output(const T*, std::size_t, const Problem&, const HeadTokens&, LaneRange,           \
-                             tensor::Tensor&);                                                              \
-  template void store_state(const T*, std::size_t, const Problem&, const Sequence&, std::size_t, LaneRange, \
-                            tensor::Tensor&);
+template <class T>
+void store_states(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s,
+                  std::size_t tokens, std::size_t head, LaneRange lanes, Answer& answer) {
+  problem.for_checkpoints(s.index, tokens, [&](std::size_t row) {
+    store_state(rows, stride, problem, row, head, lanes, answer.checkpoints);
+  });
+  if (tokens == s.length()) store_state(rows, stride, problem, s.index, head, lanes, answer.final_state);
+}
+
+#define KDA_CHECK_INSTANTIATE(T)                                                                        \
+  template class HeadReader<T>;                                                                         \
+  template void store_output(const T*, std::size_t, const Problem&, const HeadTokens&, LaneRange,       \
+                             tensor::Tensor&);                                                          \
+  template void store_state(const T*, std::size_t, const Problem&, std::size_t, std::size_t, LaneRange, \
+                            tensor::Tensor&);                                                           \
+  template void store_states(const T*, std::size_t, const Problem&, const Sequence&, std::size_t,       \
+                             std::size_t, LaneRange, Answer&);
 KDA_CHECK_INSTANTIATE(float)
 KDA_CHECK_INSTANTIATE(double)
 #undef KDA_CHECK_INSTANTIATE

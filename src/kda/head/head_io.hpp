@@ -10,6 +10,7 @@
 
 #include "kda/kernels/table.hpp"
 #include "kda/problem/problem.hpp"
+#include "kda/problem/run.hpp"
 
 namespace kda_check::kda {
 
@@ -107,9 +108,13 @@ template <class T>
 void store_output(const T* rows, std::size_t stride, const Problem& problem, const HeadTokens& tokens,
                   LaneRange lanes, tensor::Tensor& o);
 
-/// Rounds those lanes of [K][stride] rows into the final state, in the problem's layout.
+/// Rounds those lanes of [K][stride] rows into row `row` of a tensor of states, in the problem's layout.
 template <class T>
-void store_state(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s,
-                 std::size_t head, LaneRange lanes, tensor::Tensor& final_state);
+void store_state(const T* rows, std::size_t stride, const Problem& problem, std::size_t row, std::size_t head,
+                 LaneRange lanes, tensor::Tensor& states);
+/// ... into all that are the state behind so many tokens of the sequence.
+template <class T>
+void store_states(const T* rows, std::size_t stride, const Problem& problem, const Sequence& s,
+                  std::size_t tokens, std::size_t head, LaneRange lanes, Answer& answer);
 
 }  // namespace kda_check::kda

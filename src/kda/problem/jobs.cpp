@@ -52,6 +52,8 @@ Answer allocate_answer(const Problem& problem, numeric::DType dtype, int threads
       dtype == numeric::DType::fp64 ? numeric::DType::fp64 : numeric::DType::fp32;
   Answer answer{tensor::Tensor("o", dtype, shape_of("o", problem)),
                 tensor::Tensor("final_state", state_dtype, shape_of("final_state", problem))};
+  if (!problem.checkpoints.empty())
+    answer.checkpoints = tensor::Tensor("checkpoints", state_dtype, shape_of("checkpoints", problem));
   constexpr std::size_t most_left_to_threads = 16 * large_page_bytes;
   if (threads > 1 && answer.o.bytes() >= most_left_to_threads)
     touch_pages(answer.o.data(), answer.o.bytes(), threads);

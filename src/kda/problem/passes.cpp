@@ -9,14 +9,15 @@ namespace kda_check::kda {
 std::string_view name_of(Pass pass) { return pass == Pass::backward ? "backward" : "forward"; }
 
 std::vector<std::string> tensors_of(Pass pass) {
-  if (pass == Pass::forward) return {"o", "final_state"};
+  if (pass == Pass::forward) return {"o", "final_state", "checkpoints"};
   std::vector<std::string> names;
   for (const GradientRow& row : gradients()) names.emplace_back(row.name);
   return names;
 }
 
 std::vector<std::string> tensors_of(Pass pass, const Outline& problem) {
-  if (pass == Pass::forward) return tensors_of(pass);
+  if (pass == Pass::forward && problem.dimensions.checkpoints > 0) return tensors_of(pass);
+  if (pass == Pass::forward) return {"o", "final_state"};
   std::vector<std::string> names;
   for (const GradientRow& row : gradients())
     if (problem.has_loss() && has_gradient(problem, row.gradient)) names.emplace_back(row.name);
@@ -39,6 +40,7 @@ Tensors by_name(Answer answer) {
   Tensors tensors;
   tensors.emplace("o", std::move(answer.o));
   tensors.emplace("final_state", std::move(answer.final_state));
+  if (!answer.checkpoints.empty()) tensors.emplace("checkpoints", std::move(answer.checkpoints));
   if (!answer.pool.empty()) tensors.emplace("state_pool", std::move(answer.pool));
   return tensors;
 }

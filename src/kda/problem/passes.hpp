@@ -17,9 +17,10 @@ inline constexpr Pass every_pass[] = {Pass::forward, Pass::backward};
 
 std::string_view name_of(Pass pass);
 
-/// o and final_state; the gradients. In the order of reports.
+/// o, final_state, checkpoints; the gradients. In the order of reports.
 std::vector<std::string> tensors_of(Pass pass);
-/// Those a problem has: a gradient exists where there is a loss (do, dht), and its input.
+/// Those a problem has: checkpoints that are asked for; a gradient where there is a loss (do, dht), and its
+/// input.
 std::vector<std::string> tensors_of(Pass pass, const Outline& problem);
 
 /// The element type of a tensor of either pass in a run in `dtype`.

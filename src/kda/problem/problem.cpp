@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "base/error.hpp"
@@ -197,6 +199,12 @@ void Problem::validate() {
     if (const tensor::Tensor* const tensor = slot.of(*this))
       check_shape(slot.name, fmt::format("inputs/{}", slot.name), tensor->shape(), dimensions_,
                   options.state_v_first);
+  dimensions_.checkpoints = checkpoints.size();
+  in_order_.resize(checkpoints.size());
+  if (checkpoints.empty()) return;
+  check_checkpoints(checkpoints, sequences());
+  std::iota(in_order_.begin(), in_order_.end(), std::size_t{0});
+  std::ranges::stable_sort(in_order_, {}, [&](std::size_t row) { return checkpoints[row]; });
 }
 
 double Problem::scale() const {
@@ -204,6 +212,51 @@ double Problem::scale() const {
 }
 
 std::vector<Sequence> Problem::sequences() const { return sequences_of(dimensions_, cu_seqlens); }
+
+std::size_t Problem::first_checkpoint(std::size_t sequence, std::size_t tokens) const {
+  return static_cast<std::size_t>(
+      std::ranges::lower_bound(in_order_, Checkpoint{sequence, tokens}, {},
+                               [&](std::size_t row) { return checkpoints[row]; }) -
+      in_order_.begin());
+}
+
+std::size_t Problem::next_state(const Sequence& sequence, std::size_t tokens) const {
+  if (in_order_.empty()) return sequence.length();
+  const std::size_t next = first_checkpoint(sequence.index, tokens + 1);
+  if (next == in_order_.size() || checkpoints[in_order_[next]].sequence != sequence.index)
+    return sequence.length();
+  return checkpoints[in_order_[next]].tokens;
+}
+
+bool Problem::has_state(const Sequence& sequence, std::size_t tokens) const {
+  bool found = tokens == sequence.length();
+  for_checkpoints(sequence.index, tokens, [&](std::size_t) { found = true; });
+  return found;
+}
+
+void check_checkpoints(const std::vector<Checkpoint>& checkpoints, const std::vector<Sequence>& sequences) {
+  for (std::size_t i = 0; i < checkpoints.size(); ++i) {
+    const auto& [sequence, tokens] = checkpoints[i];
+    if (sequence >= sequences.size())
+      refuse(fmt::format("inputs/checkpoint_sequence[{}] is {}; wanted 0..{}, the sequences of the problem",
+                         i, sequence, sequences.size() - 1));
+    if (tokens > sequences[sequence].length())
+      refuse(fmt::format("inputs/checkpoint_tokens[{}] is {} but sequence {} has {} tokens", i, tokens,
+                         sequence, sequences[sequence].length()),
+             "tokens are counted from the start of their sequence");
+  }
+}
+
+std::vector<Checkpoint> checkpoints_every(std::size_t every, CheckpointSide side,
+                                          const std::vector<Sequence>& sequences) {
+  std::vector<Checkpoint> list;
+  for (const Sequence& sequence : sequences) {
+    const std::size_t first = side == CheckpointSide::before ? 0 : every,
+                      end = side == CheckpointSide::before ? sequence.length() : sequence.length() + 1;
+    for (std::size_t at = first; at < end; at += every) list.push_back({sequence.index, at});
+  }
+  return list;
+}
 
 std::vector<Sequence> sequences_of(const Dimensions& dimensions,
                                    const std::vector<std::int64_t>& cu_seqlens) {
@@ -242,6 +295,7 @@ Problem with_inputs(const Problem& problem,
   Problem copy;
   copy.options = problem.options;
   copy.cu_seqlens = problem.cu_seqlens;
+  copy.checkpoints = problem.checkpoints;
   for (const InputSlot& slot : input_slots)
     if (const tensor::Tensor* const tensor = slot.of(problem)) slot.set(copy, changed(slot, *tensor));
   copy.validate();

@@ -17,6 +17,12 @@ namespace kda_check::kda {
 
 struct PoolCall;
 
+/// A state inside a sequence that is asked for: the one behind so many of its tokens.
+struct Checkpoint {
+  std::size_t sequence = 0, tokens = 0;
+  auto operator<=>(const Checkpoint&) const = default;
+};
+
 struct Problem {
   Options options;
   tensor::Tensor q, k, v, g;
@@ -27,6 +33,7 @@ struct Problem {
   /// missing counts as zero.
   std::optional<tensor::Tensor> output_gradient, state_gradient;
   std::vector<std::int64_t> cu_seqlens;  ///< empty: not packed
+  std::vector<Checkpoint> checkpoints;   ///< in the order of the tensor
   /// The call on a pool of states that this is the ordinary form of (kda/pool/pool.hpp); null: of none.
   std::shared_ptr<const PoolCall> pool;
 
@@ -46,11 +53,37 @@ struct Problem {
     return !options.beta_sigmoid && numeric::format_of(weights.dtype()).bytes == 2;
   }
   std::vector<Sequence> sequences() const;
+  /// Calls body(row) for the rows of the tensor checkpoints that are the state behind so many tokens.
+  template <class Body>
+  void for_checkpoints(std::size_t sequence, std::size_t tokens, const Body& body) const {
+    for (std::size_t i = first_checkpoint(sequence, tokens); i < in_order_.size(); ++i) {
+      if (checkpoints[in_order_[i]] != Checkpoint{sequence, tokens}) return;
+      body(in_order_[i]);
+    }
+  }
+  /// The next number of tokens, above `tokens`, behind which a state of a sequence is asked for: the final
+  /// one at last.
+  std::size_t next_state(const Sequence& sequence, std::size_t tokens) const;
+  /// Whether one is, behind so many.
+  bool has_state(const Sequence& sequence, std::size_t tokens) const;
   std::size_t heads_per_group() const { return dimensions_.HV / dimensions_.H; }
 
  private:
+  /// In `in_order_`: the first that is not before this one.
+  std::size_t first_checkpoint(std::size_t sequence, std::size_t tokens) const;
+
   Dimensions dimensions_;
+  std::vector<std::size_t> in_order_;  ///< rows of the tensor checkpoints, by sequence and tokens
 };
+
+/// Throws Error{input} for a checkpoint of tokens or a sequence that is not there.
+void check_checkpoints(const std::vector<Checkpoint>& checkpoints, const std::vector<Sequence>& sequences);
+
+/// Every so many tokens of all sequences: the states before every block of tokens, a shorter last one too, or
+/// behind every whole one.
+enum class CheckpointSide : std::uint8_t { before, after };
+std::vector<Checkpoint> checkpoints_every(std::size_t every, CheckpointSide side,
+                                          const std::vector<Sequence>& sequences);
 
 /// Those of a batch of these sizes, packed or not.
 std::vector<Sequence> sequences_of(const Dimensions& dimensions, const std::vector<std::int64_t>& cu_seqlens);

@@ -9,9 +9,10 @@
 namespace kda_check::kda {
 
 /// What a variant answers: o [B,T,HV,V] in the dtype of the run; final_state [N,HV,K,V] (or [N,HV,V,K]) in
-/// fp32, or fp64 when the run is in fp64.
+/// fp32, or fp64 when the run is in fp64, and so are checkpoints [C,HV,K,V], where they are asked for.
 struct Answer {
   tensor::Tensor o, final_state;
+  tensor::Tensor checkpoints = {};
   /// All of a pool after a call on it (kda/pool/pool.hpp), of a kernel that stores there itself. Empty:
   /// whoever wants it stores the final states.
   tensor::Tensor pool = {};

@@ -31,6 +31,7 @@ constexpr TensorSpec specs[] = {
     row("dht", input, false, {sequence, value_head, key, value}, 4, true),
     row("o", output, true, {batch, token, value_head, value}, 4),
     row("final_state", output, false, {sequence, value_head, key, value}, 4, true),
+    row("checkpoints", output, false, {checkpoint, value_head, key, value}, 4, true),
     row("state_pool", output, false, {slot, value_head, key, value}, 4, true),
     row("dq", gradient, false, {batch, token, head, key}, 4),
     row("dk", gradient, false, {batch, token, head, key}, 4),
@@ -119,6 +120,8 @@ std::size_t extent(const Dimensions& d, Axis axis) {
       return d.V;
     case value_head_decay:
       return d.HV * d.decays();
+    case checkpoint:
+      return d.checkpoints;
     case slot:  // the pool's own to say
       break;
   }
@@ -159,6 +162,8 @@ char axis_letter(Axis axis) {
       return 'i';
     case slot:
       return 's';
+    case checkpoint:
+      return 'p';
   }
   return '?';
 }

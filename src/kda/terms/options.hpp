@@ -43,6 +43,7 @@ enum class Strength : std::uint8_t {
 /// sequences).
 struct Dimensions {
   std::size_t B = 0, T = 0, H = 0, HV = 0, K = 0, V = 0, N = 0, C = 0, NT = 0;
+  std::size_t checkpoints = 0;    ///< states inside sequences that are asked for
   bool has_scalar_decay = false;  ///< g [B,T,HV], one log decay for all K of a value head
   Strength strength = Strength::head;
 

@@ -74,11 +74,12 @@ void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threa
   if (sink.state)
     sinks.state = [&](const cuda::OracleFinalState& state) {
       if (!problem.options.state_v_first)
-        return sink.state({state.sequence, state.head, state.hi, state.lo, state.magnitude});
+        return sink.state({"final_state", state.sequence, state.head, state.hi, state.lo, state.magnitude});
       transpose(state.hi, d.K, d.V, turned.data());
       transpose(state.lo, d.K, d.V, turned.data() + size);
       transpose(state.magnitude, d.K, d.V, turned.data() + 2 * size);
-      sink.state({state.sequence, state.head, turned.data(), turned.data() + size, turned.data() + 2 * size});
+      sink.state({"final_state", state.sequence, state.head, turned.data(), turned.data() + size,
+                  turned.data() + 2 * size});
     };
   cuda::run_oracle(request, sinks);
 }

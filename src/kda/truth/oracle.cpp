@@ -69,7 +69,7 @@ class Recurrence {
                      output.o.lo.data(),
                      output.magnitude.data(),
                      {first_head_, first_head_ + heads_}});
-      if (round.ends && sink.state) hand_out_states(round.tokens, sink);
+      if (round.has_states && sink.state) hand_out_states(round, sink);
     }
   }
 
@@ -85,22 +85,28 @@ class Recurrence {
     Sequence tokens;
     std::size_t row = 0;        ///< of the output, where its first token goes
     std::size_t hands_out = 0;  ///< so many tokens are complete behind it, the last of them its own
-    bool begins = false, ends = false;
+    std::size_t done = 0;       ///< tokens of the sequence behind it
+    bool begins = false, ends = false, has_states = false;
   };
   std::vector<Round> rounds_of(std::size_t tokens_at_once, std::size_t most) const {
     std::vector<Round> rounds;
     for (const Sequence& sequence : problem_.sequences()) {
       const std::size_t first = rounds.size();
+      if (problem_.has_state(sequence, 0)) rounds.push_back({sequence.part(0, 0)});
       for (std::size_t begin = 0; begin < sequence.length(); begin += tokens_at_once) {
         const Sequence tokens = sequence.block(begin, tokens_at_once);
         const std::size_t blocks = blocks_of(tokens), parts = (blocks * block_tokens + most - 1) / most,
                           even = (blocks + parts - 1) / parts * block_tokens;
-        for (std::size_t at = 0; at < tokens.length(); at += even)
-          rounds.push_back({tokens.block(at, even), at});
+        for (std::size_t at = 0, done = begin; at < tokens.length(); at = done - begin) {
+          const std::size_t next = problem_.next_state(sequence, done) - begin;
+          rounds.push_back({tokens.block(at, std::min(even, next - at)), at});
+          rounds.back().done = done += rounds.back().tokens.length();
+        }
         rounds.back().hands_out = tokens.length();
       }
-      if (sequence.length() == 0) rounds.push_back({sequence});
       rounds[first].begins = rounds.back().ends = true;
+      for (std::size_t i = first; i < rounds.size(); ++i)
+        rounds[i].has_states = problem_.has_state(sequence, rounds[i].done);
     }
     return rounds;
   }
@@ -162,7 +168,8 @@ class Recurrence {
       }
   }
 
-  void hand_out_states(const Sequence& s, const OracleSink& sink) {
+  void hand_out_states(const Round& round, const OracleSink& sink) {
+    const std::size_t sequence = round.tokens.index;
     Pairs value(d_.K * d_.V);
     tensor::Scratch<double> magnitude(d_.K * d_.V);
     for (std::size_t head = 0; head < heads_; ++head) {
@@ -172,7 +179,11 @@ class Recurrence {
           value.set(to, states_[head].value.get(tile_index(k, v)));
           magnitude[to] = states_[head].magnitude[tile_index(k, v)];
         }
-      sink.state({s.index, first_head_ + head, value.hi.data(), value.lo.data(), magnitude.data()});
+      const auto hand_out = [&](std::string_view tensor, std::size_t row) {
+        sink.state({tensor, row, first_head_ + head, value.hi.data(), value.lo.data(), magnitude.data()});
+      };
+      problem_.for_checkpoints(sequence, round.done, [&](std::size_t row) { hand_out("checkpoints", row); });
+      if (round.ends) hand_out("final_state", sequence);
     }
   }
 

@@ -13,6 +13,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "kda/problem/problem.hpp"
 
@@ -51,10 +52,11 @@ struct OracleOutput {
   HeadRange heads;  ///< those that were asked for
 };
 
-/// The final state of one head, counted in the problem, of one sequence; arrays are [K][V], or [V][K] with
-/// state_v_first.
+/// Row `row` of a tensor of states, final_state or checkpoints: that of one head, counted in the problem.
+/// Arrays are [K][V], or [V][K] with state_v_first.
 struct OracleState {
-  std::size_t sequence, head;
+  std::string_view tensor;
+  std::size_t row, head;
   const double *hi, *lo, *magnitude;
 };
 
@@ -65,10 +67,11 @@ struct OracleSink {
   std::function<void(const OracleState&)> state;
 };
 
-/// Runs the oracle. Blocks of a sequence come in order, and behind them its states; the sinks are called from
-/// this thread. The arrays are valid during the call only. Values may be infinite or NaN where the recurrence
-/// overflows fp64; which NaN depends on the processor. Those of a head do not depend on which others are
-/// asked for, nor does anything on the device. Throws Error{environment} when a GPU fails or lacks memory.
+/// Runs the oracle. Blocks of a sequence come in order, and its final states behind them; the sinks are
+/// called from this thread. The arrays are valid during the call only. Values may be infinite or NaN where
+/// the recurrence overflows fp64; which NaN depends on the processor. Those of a head do not depend on which
+/// others are asked for, nor does anything on the device. Throws Error{environment} when a GPU fails or lacks
+/// memory.
 void run_oracle(const Problem& problem, const OracleOptions& options, int threads, const OracleSink& sink,
                 const HeadRange& heads = {});
 

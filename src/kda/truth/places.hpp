@@ -9,27 +9,27 @@
 
 namespace kda_check::kda {
 
-/// Elements [first, first + count) of o or of final_state, as a problem of the heads asked for has them.
+/// Elements [first, first + count) of o or of a tensor of states, as a problem of the heads asked for has
+/// them.
 struct OraclePart {
+  std::string_view tensor;
   std::size_t first, count;
   const double *hi, *lo, *magnitude;
 };
 using TakePart = std::function<void(const OraclePart&)>;
 
 /// Of a problem of these dimensions. What is empty takes nothing.
-inline OracleSink by_places(const Dimensions& d, TakePart o, TakePart final_state,
-                            const HeadRange& heads = {}) {
+inline OracleSink by_places(const Dimensions& d, TakePart o, TakePart states, const HeadRange& heads = {}) {
   const std::size_t first = std::min(heads.first, d.HV), count = std::min(heads.last, d.HV) - first;
   OracleSink sink;
   if (o)
     sink.output = [o = std::move(o), T = d.T, row = count * d.V](const OracleOutput& part) {
-      o({(part.batch * T + part.begin) * row, part.count * row, part.hi, part.lo, part.magnitude});
+      o({"o", (part.batch * T + part.begin) * row, part.count * row, part.hi, part.lo, part.magnitude});
     };
-  if (final_state)
-    sink.state = [final_state = std::move(final_state), first, count,
-                  size = d.K * d.V](const OracleState& part) {
-      const std::size_t head = part.sequence * count + part.head - first;
-      final_state({head * size, size, part.hi, part.lo, part.magnitude});
+  if (states)
+    sink.state = [states = std::move(states), first, count, size = d.K * d.V](const OracleState& part) {
+      const std::size_t head = part.row * count + part.head - first;
+      states({part.tensor, head * size, size, part.hi, part.lo, part.magnitude});
     };
   return sink;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/error.hpp"
 #include "base/threads/parallel.hpp"
 #include "kda/head/chunk_workspace.hpp"
 #include "kda/head/stage_exchange.hpp"
@@ -39,7 +40,7 @@ void keep_state(const Problem& problem, const PartJob& job, const RunOptions& op
   tensor::Scratch<T> state(K * stride);
   load_initial_state(reader, cast_points(options.arithmetic, options.dtype, problem.beta_is_16_bit(), true),
                      K, job.sequence, job.head, state.data(), stride);
-  store_state(state.data(), stride, problem, job.sequence, job.head, {0, V}, answer.final_state);
+  store_states(state.data(), stride, problem, job.sequence, 0, job.head, {0, V}, answer);
 }
 
 template <class T>
@@ -52,22 +53,36 @@ void run_part(const Problem& problem, const PartJob& job, const RunOptions& opti
   const std::size_t V = problem.dimensions().V;
   std::optional<StageExchange<T>> exchange;
   if (options.stages.asked()) exchange.emplace(problem, options.stages, s, options.chunk_size);
-  if (job.part == 0)
+  const auto store = [&](std::size_t token) {
+    store_states(work.block.state, work.v_stride(), problem, s, token - s.begin, job.head, {0, V}, answer);
+  };
+  if (job.part == 0) {
     work.load_state(reader, s, job.head);
-  else
+    store(s.begin);
+  } else {
     work.set_state(states.entering(s, job.head, job.part));
+  }
   const TokenRange tokens = part_of(s, options, job.part);
   for (std::size_t begin = tokens.begin; begin < tokens.end; begin += options.chunk_size) {
     const std::size_t rows = std::min(options.chunk_size, tokens.end - begin);
+    // A state inside the chunk is the final one of a shorter problem.
+    for (std::size_t at = problem.next_state(s, begin - s.begin) + s.begin; at < begin + rows;
+         at = problem.next_state(s, at - s.begin) + s.begin) {
+      const std::vector<T> entering(work.block.state,
+                                    work.block.state + problem.dimensions().K * work.v_stride());
+      work.load(reader, {s, job.head, begin, at - begin});
+      kernel(work.block);
+      store(at);
+      work.set_state(entering.data());
+    }
     work.load(reader, {s, job.head, begin, rows});
     if (exchange) exchange->tell_gates(job.head, begin, work.block);
     if (exchange) exchange->give(job.head, begin, work.block, work.G);
     kernel(work.block);
     if (exchange) exchange->tell(job.head, begin, work.block);
     store_output(work.block.o, work.v_stride(), problem, {s, job.head, begin, rows}, {0, V}, answer.o);
+    store(begin + rows);
   }
-  if (tokens.end == s.end)
-    store_state(work.block.state, work.v_stride(), problem, s, job.head, {0, V}, answer.final_state);
 }
 
 /// Throws where the memory limit does not allow what run_jobs takes.
@@ -102,6 +117,8 @@ Answer run_jobs(const Problem& problem, const RunOptions& options, Ranks* ranks,
 template <class T>
 Answer chunks_in(const Problem& problem, const RunOptions& options) {
   Ranks* const ranks = ranks_of(options);
+  if (ranks != nullptr && !problem.checkpoints.empty())
+    throw Error(ErrorKind::environment, "ranks hand on no checkpoints");
   const std::vector<PartJob> jobs = part_jobs(problem, options, ranks);
   check_memory<T>(problem, options, jobs);  // other ranks would wait for what never comes
   const auto run = [&] { return run_jobs<T>(problem, options, ranks, jobs); };

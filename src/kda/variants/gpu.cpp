@@ -183,6 +183,7 @@ std::vector<double> time_on_devices(PeerGroup& devices, const Problem& problem, 
 
 std::string gpu_unsupported(bool chunk, const Outline& problem, const RunOptions& options) {
   const Arithmetic& arithmetic = options.arithmetic;
+  if (problem.dimensions.checkpoints > 0) return "GPU variants store no checkpoints";
   if (chunk && options.stages.given != nullptr) return "gpu-chunk takes no stages from elsewhere";
   if (chunk && runs_on_tensor_cores(arithmetic)) return lacks_on_tensor_cores(problem, options);
   if (arithmetic.exponential != Exponential::cuda && arithmetic.exponential != Exponential::cuda_fast)

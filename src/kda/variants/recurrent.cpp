@@ -51,17 +51,20 @@ class Run {
 
   void run(Piece<T> piece) {
     const Sequence& s = piece.sequence;
-    if (piece.state == nullptr) load_state(piece);
+    if (piece.state == nullptr) {
+      load_state(piece);
+      store(piece, 0);
+    }
     TokenInputs<T> in(d_.K, v_stride_, d_.strength, arithmetic_.weighs_key);
     ColumnHalves<T> halves(problem_, arithmetic_, v_stride_);
     tensor::Scratch<T> o(tokens_at_once * v_stride_);
-    StateStore<T> store(arithmetic_.stored, d_, piece.head, lanes_);
-    for (std::size_t begin = piece.begin; begin < s.end; begin += tokens_at_once) {
+    StateStore<T> between_tokens(arithmetic_.stored, d_, piece.head, lanes_);
+    for (std::size_t begin = piece.begin, count = 0; begin < s.end; begin += count) {
       if (work_.is_wanted()) hand_on_half(piece, begin);
-      const std::size_t count = std::min(tokens_at_once, s.end - begin);
+      count = std::min(tokens_at_once, problem_.next_state(s, begin - s.begin) + s.begin - begin);
       in.load(reader_, arithmetic_, {s, piece.head, begin, count});
       halves.load(arithmetic_, {s, piece.head, begin, count});
-      const std::size_t together = store.together(count);
+      const std::size_t together = between_tokens.together(count);
       for (std::size_t t = 0; t < count; t += together) {
         const LaneRange columns{piece.tiles.first * lanes_, piece.tiles.last * lanes_};
         halves.run(in, t, together, columns, lanes_, &o[t * v_stride_], piece.state->data(),
@@ -69,13 +72,19 @@ class Run {
                      run_token_tiles(arithmetic_, tokens, d_.K, v_stride_, reader_.scale(), piece.tiles, rows,
                                      state);
                    });
-        store.store(begin + t - s.begin, &in.decay[t * d_.K], piece.state->data());
+        between_tokens.store(begin + t - s.begin, &in.decay[t * d_.K], piece.state->data());
       }
       store_output(o.data(), v_stride_, problem_, {s, piece.head, begin, count}, lanes_of(piece), answer_.o);
+      store(piece, begin + count - s.begin);
     }
+  }
+
+  void store(const Piece<T>& piece, std::size_t tokens) {
+    if (!problem_.has_state(piece.sequence, tokens)) return;
     tensor::Scratch<T> rows(d_.K * v_stride_);
     from_tiles(piece.state->data(), d_.K, v_stride_, lanes_, piece.tiles, rows.data());
-    store_state(rows.data(), v_stride_, problem_, s, piece.head, lanes_of(piece), answer_.final_state);
+    store_states(rows.data(), v_stride_, problem_, piece.sequence, tokens, piece.head, lanes_of(piece),
+                 answer_);
   }
 
   /// A scale is of all columns: a state that is stored stays whole.

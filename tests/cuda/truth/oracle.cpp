@@ -37,7 +37,7 @@ struct Recorded {
                 },
             .state =
                 [this, d, keep](const kda::OracleState& state) {
-                  calls.push_back({1, state.sequence, state.head});
+                  calls.push_back({1, state.row, state.head});
                   keep(state.hi, state.lo, state.magnitude, d.K * d.V);
                 }};
   }

@@ -167,7 +167,7 @@ TEST_CASE("the truth of a head has the same bits whichever heads are asked for",
     sink.state = [&](const kda::OracleState& state) {
       REQUIRE((state.head >= asked.first && state.head < asked.last));
       for (std::size_t i = 0; i < spec.K * spec.V; ++i) {
-        const std::size_t at = (state.sequence * spec.HV + state.head) * spec.K * spec.V + i;
+        const std::size_t at = (state.row * spec.HV + state.head) * spec.K * spec.V + i;
         REQUIRE((state.hi[i] == whole.final_state[at].hi && state.lo[i] == whole.final_state[at].lo));
         ++elements;
       }
