@@ -23,7 +23,7 @@ INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "er
           "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "do": "BTJV", "dht": "NJS"}  # fmt: skip
 OTHER_AXES = {"g": "BTJ", "beta": "BTJV"}  # one log decay for all K of a head; a beta for each column of V
 STRENGTHS = {"erase", "write"}  # in place of beta
-WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "num_accepted_tokens": 1}  # of how many axes
+WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "num_accepted_tokens": 1, "has_initial_state": 1}  # of how many axes
 LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
 OUTPUTS = {"o": "BTJV", "final_state": "NJS", "state_pool": "ZJS"}
 GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool")}
@@ -85,7 +85,7 @@ class Fixture:
         cu_seqlens, N+1 whole numbers, then B = 1; do, dht, the gradients of a loss with respect to o and final_state.
         Of a call on a pool of states, in place of initial_state: state_pool [slots,HV,K,V], state_indices [N] or [N,S],
         num_accepted_tokens [N], and padding_slots: "none", "negative", "nonpositive" or "negative_tokens"
-        (docs/serving.md).
+        (docs/serving.md). has_initial_state [N]: false where a sequence starts from zero, whatever its state or slot holds.
         gate: "none" (g is the natural log of the decay), "softplus" or "lower_bound"; without it "none", or what A_log
         and lower_bound say.
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.

@@ -11,7 +11,8 @@ from typing import Any
 from ._names import printable
 from ._options import FLAGS, OPTIONS
 
-TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens")
+TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens",
+           "has_initial_state")
 PROBLEM = {*TENSORS, *OPTIONS}
 HINTS = ("chunk_size", "safe_gate")  # options that change no mathematics
 Words = dict[str, Any]
@@ -147,7 +148,8 @@ class Signature:
     def call(self, kernel: Any, problem: Mapping[str, Any], buffers: Mapping[str, Any]) -> Words:
         """Calls the kernel on a problem; `buffers`: tensors it may write to, by o and final_state. Returns its answer.
         Raises Unsupported where it has no word for an option of the problem."""
-        wanted, taken = self.to_kernel(dict(problem)), inspect.signature(kernel).parameters
+        flags = {"has_initial_state": problem["has_initial_state"] != 0} if "has_initial_state" in problem else {}
+        wanted, taken = self.to_kernel({**problem, **flags}), inspect.signature(kernel).parameters
         takes_any = _takes_any(taken)
         for key, value in self.fixed.items():
             if not _is_same(wanted.pop(key, False), value):

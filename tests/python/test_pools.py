@@ -1,12 +1,15 @@
 """verify on kernels that have their states in slots of a pool, as fused_recurrent_kda has."""
 
+import inspect
+
+import kda_check
 import numpy as np
 import pytest
 from kda_check import signatures, verify
 
 
 def decode(q, k, v, g, beta, scale, initial_state, ssm_state_indices, num_accepted_tokens=None, cu_seqlens=None,
-           column=lambda accepted: accepted - 1, pads=False):
+           has_initial_state=None, column=lambda accepted: accepted - 1, pads=False):
     """The recurrence on a pool, in place. Slots below 0 are padding."""
     ends = np.arange(len(q) + 1) if cu_seqlens is None else cu_seqlens
     rows = {key: x.reshape(-1, *x.shape[2:]).astype(np.float64) for key, x in dict(q=q, k=k, v=v, g=g, beta=beta).items()}
@@ -20,7 +23,8 @@ def decode(q, k, v, g, beta, scale, initial_state, ssm_state_indices, num_accept
             if pads:
                 initial_state[-1] = 0
             continue
-        state = initial_state[first].astype(np.float64)
+        is_new = has_initial_state is not None and not has_initial_state[n]
+        state = np.where(is_new, 0.0, initial_state[first].astype(np.float64))
         for t in range(begin, end):
             for h in range(v.shape[2]):
                 key = rows["k"][t, h // group]
@@ -32,7 +36,8 @@ def decode(q, k, v, g, beta, scale, initial_state, ssm_state_indices, num_accept
     return o.reshape(v.shape).astype(v.dtype), initial_state
 
 
-@pytest.mark.parametrize("call", ["serve", "serve:drafts=4,seed=2", "serve:drafts=8,state_bits=32"])
+@pytest.mark.parametrize("call", ["serve", "serve:drafts=4,seed=2", "serve:drafts=8,state_bits=32", "serve:new=1",
+                                  "serve:new=1,drafts=3,seed=2"])
 def test_a_decode_kernel_is_verified_on_its_pool(call):
     report = verify(decode, call, framework="numpy", signature=signatures.FLA_RECURRENT)
     assert report.passed, report.text
@@ -56,6 +61,39 @@ def test_a_decode_kernel_obeys_the_laws_of_the_life_of_a_state():
     laws = ["drafts", "prefix", "padding", "server"]
     call = "serve:drafts=3,sequences=3,K=8,V=8,H=1"
     assert verify(decode, call, framework="numpy", signature=signatures.FLA_RECURRENT, invariants=laws).passed
+
+
+def test_a_request_that_starts_from_what_its_slot_held_fails_and_is_named():
+    call = kda_check.regime("serve:new=1,sequences=6,padding=0,K=16,V=16")
+    new = np.flatnonzero(call.inputs["has_initial_state"].numpy() == 0)
+    call.inputs["state_pool"].data[call.inputs["state_indices"].numpy()[new[1:]]] = np.nan
+    assert verify(decode, call, framework="numpy", signature=signatures.FLA_RECURRENT).passed
+
+    def stale(*args, has_initial_state=None, **words):
+        assert has_initial_state.dtype == bool
+        return decode(*args, **words)
+
+    stale.__signature__ = inspect.signature(decode)
+    for sequences in (new, new[:1]):
+        call.inputs["has_initial_state"].data[:] = 1
+        call.inputs["has_initial_state"].data[sequences] = 0
+        call.inputs["state_pool"].data[:] = np.nan_to_num(call.inputs["state_pool"].data, nan=3 if len(sequences) == 1 else np.nan)
+        report = verify(stale, call, framework="numpy", signature=signatures.FLA_RECURRENT)
+        assert report.verdict == "fail"
+        assert all(f"sequence {n} starts from what its slot held: has_initial_state is false" in report.text for n in sequences)
+
+
+def test_a_state_that_a_sequence_has_not_is_zero_without_a_pool():
+    rng = np.random.default_rng(1)
+    x = {key: rng.standard_normal((3, 5, 1, 8)).astype(np.float32) / 3 for key in "qkv"}
+    x |= {"g": -np.abs(x["k"]), "beta": np.full((3, 5, 1), 0.5, np.float32)}
+    state = rng.standard_normal((3, 1, 8, 8)).astype(np.float32)
+    state[2] = np.nan
+    for kept, verdict in ((np.array([1, 0, 0]), "pass"), (np.array([1, 1, 0]), "fail")):
+        start = np.where(kept[:, None, None, None], state, 0)
+        o, final = decode(**x, scale=8**-0.5, initial_state=start.copy(), ssm_state_indices=np.arange(3))
+        words = {"initial_state": state, "has_initial_state": np.array([True, False, False])}
+        assert kda_check.check(o, final_state=final, **x, **words, compute="fp32").verdict == verdict
 
 
 def test_a_kernel_without_a_pool_does_not_take_a_call_on_one():

@@ -50,6 +50,7 @@ const std::map<std::string_view, std::string> laws_broken_by{
     {"last_row_not_stored", "arrival decode drafts padding prefill prefix server slots "},
     {"slot_0_for_padding", "arrival decode drafts padding prefill prefix server "},
     {"stale_slot", "arrival server "},
+    {"stale_start", "server slots "},
 };
 
 /// "decode server ": what is broken of the oracle and the laws.

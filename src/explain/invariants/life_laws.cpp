@@ -49,7 +49,7 @@ struct Serving {
 Tensors answered_alone(const Problem& problem, const Problem& requests, const Tensors& reference,
                        const Subject& subject) {
   if (!problem.pool) return solved(subject, requests);
-  Served at_once = served(requests, reference, subject, {});
+  Served at_once = served(requests, reference, subject, {.flags = !problem.pool->table.has_state.empty()});
   Tensors answer;
   answer.emplace("o", std::move(at_once.o));
   answer.emplace("final_state", std::move(at_once.final_state));
@@ -60,8 +60,11 @@ void serve(const Problem& problem, const Tensors& reference, const Subject& subj
            const std::vector<Serving>& servings, const Sink& sink) {
   const Problem requests = as_requests(problem, reference.at("final_state").dtype());
   const Tensors expected = answered_alone(problem, requests, reference, subject);
-  for (const Serving& serving : servings) {
+  for (Serving serving : servings) {
     const kda::PaddingSlots padding = serving.service.padding;
+    bool &flags = serving.service.flags, &new_rows = serving.service.new_rows;
+    flags = problem.pool ? !problem.pool->table.has_state.empty() : new_rows;
+    new_rows = new_rows && flags;
     if (problem.pool && padding != kda::PaddingSlots::none && padding != problem.pool->table.padding)
       continue;
     Served got = served(requests, expected, subject, serving.service);
@@ -103,7 +106,7 @@ void prefix(const Problem& problem, const Tensors& reference, const Subject& sub
 }
 
 void slots(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
-  serve(problem, reference, subject, {{"slots in no order", {.other_slots = true}}}, sink);
+  serve(problem, reference, subject, {{"slots in no order", {.other_slots = true, .new_rows = true}}}, sink);
 }
 
 void padding(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {

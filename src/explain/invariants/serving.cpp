@@ -31,6 +31,7 @@ struct Request {
   std::size_t done = 0;            ///< tokens answered
   std::vector<std::size_t> slots;  ///< the first is where its state is, but for drafts
   std::size_t accepted = 1;        ///< its state is in slot number accepted - 1 of these
+  bool is_new = false;             ///< it has no state yet, and its slot that of somebody else
 
   std::size_t left() const { return tokens.length() - done; }
 };
@@ -101,8 +102,10 @@ class Server {
       request.slots.push_back(free_.front());
       free_.pop_front();
     }
-    std::memcpy(slot(request.slots[0]), requests_.initial_state->data() + request.tokens.index * bytes_,
-                bytes_);
+    const std::byte* const state = requests_.initial_state->data() + request.tokens.index * bytes_;
+    request.is_new = service_.new_rows && request.tokens.index % 2 == 0 && request.left() > 0 &&
+                     std::all_of(state, state + bytes_, [](std::byte one) { return one == std::byte{0}; });
+    if (!request.is_new) std::memcpy(slot(request.slots[0]), state, bytes_);
     running_.push_back(std::move(request));
   }
 
@@ -185,6 +188,7 @@ class Server {
                                 : nonpositive ? 0
                                               : -1);
       if (columns > 0) table.accepted.push_back(by_count ? 0 : 1);
+      if (service_.flags) table.has_state.push_back(0);
     };
     // Of a request that waits: the slots are nobody's yet.
     const auto add_empty = [&] {
@@ -193,6 +197,7 @@ class Server {
       for (std::size_t i = 0; i < std::max<std::size_t>(1, columns); ++i)
         table.indices.push_back(static_cast<std::int64_t>(free_[i % free_.size()]));
       if (columns > 0) table.accepted.push_back(1);
+      if (service_.flags) table.has_state.push_back(1);
     };
     std::vector<std::size_t> sequences;  // of the rows
     for (const Row& row : rows) {
@@ -201,6 +206,7 @@ class Server {
       sequences.push_back(ends.size() - 1);
       const Sequence& all = row.request->tokens;
       pieces.push_back(row.next);
+      if (service_.flags) table.has_state.push_back(!row.request->is_new || row.request->done > 0);
       // Wrong tokens: those of the beginning of the request, one by one.
       for (std::size_t i = 0; i < row.wrong; ++i)
         pieces.push_back(all.part(i % all.length(), i % all.length() + 1));
@@ -263,7 +269,7 @@ Service Service::whole(std::uint64_t seed) {
   const numeric::Random random(seed, 0xa11);
   Service service;
   service.seed = seed;
-  service.in_parts = service.other_slots = service.in_any_order = true;
+  service.in_parts = service.other_slots = service.in_any_order = service.new_rows = true;
   const auto generated = static_cast<std::size_t>(1 + random.below(0, 20));
   (random.below(1, 3) > 0 ? service.drafted : service.decoded) = generated;
   // Kinds whose rows differ.

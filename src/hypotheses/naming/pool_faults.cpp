@@ -261,7 +261,14 @@ std::vector<PoolFault> all_faults() {
        .what = "a slot has the state of who had it before",
        .reads = read_remembered,
        .behind = remember,
-       .remembers = true},
+       .is_candidate = false},
+      {.name = "stale_start",
+       .what = "a new request starts from what its slot held",
+       .slots =
+           [](const PoolCall&, Pieces& pieces) {
+             for (PoolPiece& piece : pieces) piece.from_zero = false;
+           },
+       .is_candidate = false},
   };
 }
 
@@ -282,13 +289,12 @@ kda::Answer with_pool_fault(const PoolFault& fault, const kda::Problem& problem,
   for (std::size_t p = 0; p < pieces.size(); ++p)
     if (pieces[p].from >= call.slots()) pieces[p].from = call.pieces[p].from;
   std::vector<kda::Sequence> tokens;
-  std::vector<std::size_t> read, stored_in;
+  std::vector<std::size_t> stored_in;
   for (const PoolPiece& piece : pieces) {
-    read.push_back(piece.from);
     tokens.push_back(piece.tokens);
     tokens.back().index = tokens.size() - 1;
   }
-  Tensor states = tensor::picked(call.states, 0, read);
+  Tensor states = kda::states_read(call, pieces);
   if (fault.reads) fault.reads(call, pieces, states);
   kda::Answer answer =
       healthy.run(kda::excerpt(call.problem, tokens, kda::Layout::packed, {&states, nullptr}), options);

@@ -44,25 +44,42 @@ class Displaced {
     if (wrong_.empty()) return std::nullopt;
     if (std::optional<Cause> found = by_stores()) return found;
     const std::size_t slots = call_.slots();
-    if (static_cast<double>(slots * call_.pieces.size()) * static_cast<double>(state_) > most)
-      return std::nullopt;
     std::vector<std::size_t> read(call_.pieces.size(), slots);
     double left = 0;
-    for (std::size_t slot = 0; slot < slots; ++slot) {
+    /// Whoever is as it is from a state of slot `slot`, or from what its own slot held.
+    const auto read_from = [&](std::optional<std::size_t> slot) {
       const Left one = with({.slots = [slot](const kda::PoolCall&, PoolFault::Pieces& pieces) {
-        for (kda::PoolPiece& piece : pieces) piece.from = slot;
+        for (kda::PoolPiece& piece : pieces) piece.from = slot.value_or(piece.from), piece.from_zero = false;
       }});
       for (const std::size_t p : wrong_)
         if (read[p] == slots && is_as(one, p))
-          read[p] = slot, left = std::max(left, state_ratio(p, &one.states[p * state_]));
+          read[p] = slot.value_or(call_.pieces[p].from),
+          left = std::max(left, state_ratio(p, &one.states[p * state_]));
+    };
+    const auto is_known = [&](std::size_t p) { return read[p] < slots; };
+    if (std::ranges::any_of(wrong_, [&](std::size_t p) { return call_.pieces[p].from_zero; }))
+      read_from(std::nullopt);
+    if (!std::ranges::all_of(wrong_, is_known)) {
+      if (static_cast<double>(slots * call_.pieces.size()) * static_cast<double>(state_) > most)
+        return std::nullopt;
+      for (std::size_t slot = 0; slot < slots; ++slot) read_from(slot);
+      if (!std::ranges::all_of(wrong_, is_known)) return std::nullopt;
     }
     std::vector<std::string> says;
+    const char* name = "stale_start";
     for (const std::size_t p : wrong_) {
-      if (read[p] == slots) return std::nullopt;
-      says.push_back(fmt::format("request {} reads slot {}, not slot {}", call_.pieces[p].tokens.index,
-                                 read[p], call_.pieces[p].from));
+      const kda::PoolPiece& piece = call_.pieces[p];
+      if (piece.from_zero && read[p] == piece.from) {
+        says.push_back(fmt::format("sequence {} starts from what its slot held: has_initial_state is false",
+                                   piece.tokens.index));
+        continue;
+      }
+      name = "other_slot_read";
+      says.push_back(fmt::format("request {} reads slot {}, {}", piece.tokens.index, read[p],
+                                 piece.from_zero ? std::string("and has_initial_state is false")
+                                                 : fmt::format("not slot {}", piece.from)));
     }
-    return told("other_slot_read", std::move(says), left);
+    return told(name, std::move(says), left);
   }
 
  private:
@@ -177,7 +194,7 @@ Naming name_pool_fault(const kda::Problem& problem, const PoolOutput& output) {
   }
   std::vector<Candidate> candidates;
   for (const PoolFault& fault : pool_faults())
-    if (!fault.remembers)
+    if (fault.is_candidate)
       candidates.push_back({fault.name, fault.what, [&with, &fault] { return with(fault); }});
   Naming naming;
   naming.tried = candidates.size();

@@ -32,6 +32,7 @@ class Rows {
     if (table.indices.size() != wanted)
       refuse_call(fmt::format("inputs/state_indices has {} entries; wanted {} for {} sequences",
                               table.indices.size(), wanted, sequences));
+    check_has_state(table.has_state, sequences);
     if (table.accepted.empty()) return;
     if (table.columns == 0)
       refuse_call("inputs/num_accepted_tokens is there but inputs/state_indices is [N]; wanted [N,S]",
@@ -53,7 +54,8 @@ class Rows {
     if (read_from == none || is_padding_row(n, read_from, sequence.length())) return;
     const std::size_t from = slot(n, read_from);
     take(from, n);
-    if (table_.columns == 0) return pieces.push_back({sequence, from, from});
+    const bool from_zero = !table_.has_state.empty() && table_.has_state[n] == 0;
+    if (table_.columns == 0) return pieces.push_back({sequence, from, from, from_zero});
     std::set<std::size_t> stored;
     const std::size_t tokens = tokens_of(n, sequence.length());
     for (std::size_t t = 0; t < tokens; ++t) {
@@ -63,7 +65,7 @@ class Rows {
         refuse_call(
             fmt::format("{} is {}, as another of the row; wanted a slot for each token", entry(n, t), to));
       take(to, n);
-      pieces.push_back({sequence.part(0, t + 1), from, to});
+      pieces.push_back({sequence.part(0, t + 1), from, to, from_zero});
     }
   }
 
@@ -196,6 +198,29 @@ std::vector<PoolPiece> pieces_of(const SlotTable& table, std::size_t slots,
   return pieces;
 }
 
+void check_has_state(const std::vector<std::int64_t>& has_state, std::size_t sequences) {
+  if (!has_state.empty() && has_state.size() != sequences)
+    refuse_call(fmt::format("inputs/has_initial_state has {} entries; wanted {}, one a sequence",
+                            has_state.size(), sequences));
+  for (std::size_t n = 0; n < has_state.size(); ++n)
+    if (has_state[n] != 0 && has_state[n] != 1)
+      refuse_call(fmt::format("inputs/has_initial_state[{}] is {}; wanted 0 or 1", n, has_state[n]));
+}
+
+void zero_state(Tensor& states, std::size_t n) {
+  const std::size_t bytes = bytes_of_slot(states);
+  std::memset(states.data() + n * bytes, 0, bytes);
+}
+
+Tensor states_read(const PoolCall& call, const std::vector<PoolPiece>& pieces) {
+  std::vector<std::size_t> slots;
+  for (const PoolPiece& piece : pieces) slots.push_back(piece.from);
+  Tensor states = tensor::picked(call.states, 0, slots);
+  for (std::size_t p = 0; p < pieces.size(); ++p)
+    if (pieces[p].from_zero) zero_state(states, p);
+  return states;
+}
+
 void check_call(const Outline& call) {
   for (const char* const name : {"initial_state", "do", "dht"})
     if (call.has(name))
@@ -228,9 +253,10 @@ Problem ordinary_form(PoolCall call) {
   std::vector<Sequence> tokens;
   for (const PoolPiece& piece : call.pieces) {
     tokens.push_back(piece.tokens);
-    tokens.back().index = piece.from;
+    tokens.back().index = tokens.size() - 1;
   }
-  Problem problem = excerpt(call.problem, tokens, Layout::packed, {&call.states, nullptr});
+  const Tensor states = states_read(call, call.pieces);
+  Problem problem = excerpt(call.problem, tokens, Layout::packed, {&states, nullptr});
   problem.pool = std::make_shared<const PoolCall>(std::move(call));
   return problem;
 }

@@ -27,12 +27,14 @@ std::string_view name_of(PaddingSlots padding);
 inline constexpr PaddingSlots every_padding[] = {PaddingSlots::none, PaddingSlots::negative,
                                                  PaddingSlots::nonpositive, PaddingSlots::negative_tokens};
 
-/// state_indices and num_accepted_tokens.
+/// state_indices, num_accepted_tokens and has_initial_state.
 struct SlotTable {
   std::vector<std::int64_t> indices;  ///< [N] or [N, columns]
   std::size_t columns = 0;  ///< 0: one slot a sequence, where its state is read and stored at the end
   std::vector<std::int64_t> accepted;  ///< [N]; empty: the first column is read
   PaddingSlots padding = PaddingSlots::none;
+  std::vector<std::int64_t> has_state =
+      {};  ///< [N]: 0 starts from zero, whatever its slot holds; empty: none
 
   bool operator==(const SlotTable&) const = default;
 };
@@ -42,6 +44,7 @@ struct SlotTable {
 struct PoolPiece {
   Sequence tokens;
   std::size_t from, to;
+  bool from_zero = false;  ///< and not from what slot `from` holds
 };
 
 /// The pieces of a call on a pool of that many slots, by sequence and token; none of padding, of sequences
@@ -49,6 +52,11 @@ struct PoolPiece {
 /// cannot be done.
 std::vector<PoolPiece> pieces_of(const SlotTable& table, std::size_t slots,
                                  const std::vector<Sequence>& sequences);
+
+/// Throws Error{input} unless there is a 0 or a 1 for each of so many sequences.
+void check_has_state(const std::vector<std::int64_t>& has_state, std::size_t sequences);
+/// State number n of these becomes zero.
+void zero_state(tensor::Tensor& states, std::size_t n);
 
 /// Throws Error{input} for what a call on a pool cannot have: an initial state, a loss.
 void check_call(const Outline& call);
@@ -61,6 +69,9 @@ struct PoolCall {
 
   std::size_t slots() const { return states.shape()[0]; }
 };
+
+/// The states that pieces start from, one after the other.
+tensor::Tensor states_read(const PoolCall& call, const std::vector<PoolPiece>& pieces);
 
 /// Its ordinary form, which keeps it. Throws Error{input} as pieces_of and check_call do.
 Problem ordinary_form(PoolCall call);

@@ -69,6 +69,8 @@ Problem serve(const Settings& settings) {
     if (of_tokens && !is_padding && length > 1 && read_at < length && numbers.of(0, 2) == 0)
       table.indices[n * of_row + length - 1] = -1;
   }
+  if (settings.count("new") > 0)
+    for (std::size_t n = 0; n < rows; ++n) table.has_state.push_back(n > 0 && numbers.of(0, 2) > 0);
   draft.T = static_cast<std::size_t>(draft.cu_seqlens.back());
   draft.N = slots;
   draft.g = draft.gates(Stream::g, [](const At&, const Draw& draw) { return -5 * sigmoid(draw.normal()); });
@@ -100,6 +102,8 @@ std::vector<Recipe> serving_recipes() {
             {"padding", "0: none; 1: slots below 0; 2: slot 0 too; 3: as 1, tokens too", 1, 0, 3, true},
             {"slots", "of the pool, more where they are needed", 24, 1, 4096, true},
             {"state_bits", "32, or 16: the pool is in bf16", 32, 16, 32, true},
+            {"new", "1: some requests are new: has_initial_state is 0, and their slots were others'", 0, 0, 1,
+             true},
             {"step", "which call of the server", 1, 0, 0x1p53, true}},
            serve}};
 }

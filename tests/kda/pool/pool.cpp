@@ -129,6 +129,25 @@ TEST_CASE("a call with rounded inputs is a call on the same pool", "[pool]") {
   CHECK(test::differing_bits(rounded.q, problem.q.converted_to(numeric::DType::bf16)) == 0);
 }
 
+TEST_CASE("a request without an initial state starts from zero, whatever its slot holds", "[pool]") {
+  const auto answered = [](std::vector<std::int64_t> has_state, double held) {
+    kda::PoolCall call = test::make_call(rows_of(3, 4), {{5, 3, 8}, 0, {}}, 20);
+    call.table.has_state = std::move(has_state);
+    for (std::size_t i = 0; i < call.states.size() / 20; ++i)
+      call.states.set(3 * call.states.size() / 20 + i, held);
+    const kda::Problem problem = kda::ordinary_form(std::move(call));
+    CHECK(kda::slots_left_alone(*problem.pool).size() == 17);
+    return test::pool_answer(problem);
+  };
+  const kda::Tensors zero = answered({}, 0);
+  for (const double held : {7.0, std::numeric_limits<double>::quiet_NaN()}) {
+    const kda::Tensors fresh = answered({1, 0, 1}, held);
+    CHECK(test::differing_bits(fresh.at("o"), zero.at("o")) == 0);
+    CHECK(test::differing_bits(fresh.at("state_pool"), zero.at("state_pool")) == 0);
+    CHECK(test::differing_bits(answered({1, 1, 1}, held).at("o"), zero.at("o")) > 0);
+  }
+}
+
 TEST_CASE("what cannot be done with a table is refused in one line", "[pool]") {
   const test::ProblemSpec two = rows_of(2, 1), drafts = rows_of(2, 2);
   CHECK_THAT(refusal(two, {3, 3}), ContainsSubstring("names slot 3 in the rows of sequences 0 and 1"));
