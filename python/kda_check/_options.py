@@ -11,14 +11,15 @@ from ._program import InputError
 
 Value = Union[int, float, str]
 FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
-OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", "padding_slots", *FLAGS)
+OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", "padding_slots", "padding_output", *FLAGS)
 GATES = ("none", "softplus", "lower_bound")
 PADDINGS = ("none", "negative", "nonpositive", "negative_tokens")
+PADDING_OUTPUTS = ("unspecified", "zero", "untouched")
 LONGEST_CHUNK = 1 << 20
 
 
 KINDS: dict[str, Callable[[Any, str], Value]] = {
-    "scale": number, "chunk_size": whole, "gate": text, "lower_bound": number, "padding_slots": text,
+    "scale": number, "chunk_size": whole, "gate": text, "lower_bound": number, "padding_slots": text, "padding_output": text,
     **dict.fromkeys(FLAGS, lambda value, name: int(flag(value, name)))}  # fmt: skip
 
 
@@ -36,6 +37,7 @@ def of_problem(options: Mapping[str, Any], has_A_log: bool) -> dict[str, Value]:
         "scale": (math.isfinite(float(found.get("scale", 1))), "a finite number"),
         "chunk_size": (chunk_size in range(1, LONGEST_CHUNK + 1), f"1..{LONGEST_CHUNK}"),
         "padding_slots": (found.get("padding_slots", "none") in PADDINGS, f"one of {', '.join(PADDINGS)}"),
+        "padding_output": (found.get("padding_output", "zero") in PADDING_OUTPUTS, f"one of {', '.join(PADDING_OUTPUTS)}"),
         "allow_neg_eigval": (not found.get("allow_neg_eigval") or found.get("beta_sigmoid"), "beta_sigmoid beside it"),
     }
     for name, (is_taken, wanted) in bounds.items():

@@ -17,18 +17,20 @@ from ._kinds import label, mapping, text
 from ._options import FLAGS, Value, of_problem
 from ._tensors import Stored, offsets, stored
 
-# Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of a pool (Z).
+# Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of pools (Z, Y).
 # S is K, V or V, K.
 INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "erase": "BTJK", "write": "BTJV",
-          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "do": "BTJV", "dht": "NJS"}  # fmt: skip
+          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "state_source": "YJS", "do": "BTJV",
+          "dht": "NJS"}  # fmt: skip
 OTHER_AXES = {"g": "BTJ", "beta": "BTJV"}  # one log decay for all K of a head; a beta for each column of V
 STRENGTHS = {"erase", "write"}  # in place of beta
-WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "num_accepted_tokens": 1, "has_initial_state": 1}  # of how many axes
+WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "output_indices": 2, "num_accepted_tokens": 1,
+                 "has_initial_state": 1}  # of how many axes
 LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
 OUTPUTS = {"o": "BTJV", "final_state": "NJS", "state_pool": "ZJS"}
-GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool")}
+GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool", "state_source")}
 STATES = {name for name, axes in {**INPUTS, **OUTPUTS, **GRADIENTS}.items() if "S" in axes}
-NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots"}
+NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots", "Y": "slots"}
 ABOUT = ("compute", "implementation", "device")
 RESERVED = ("oracle", "replay", "all", "none")  # the program refuses answers of these names
 
@@ -71,6 +73,7 @@ class Fixture:
         lower_bound: float | None = None,
         scale: float | None = None,
         padding_slots: str | None = None,
+        padding_output: str | None = None,
         chunk_size: int = 64,
         name: str = "problem",
         description: str = "",
@@ -84,8 +87,8 @@ class Fixture:
         not; dt_bias [HV*K] or [HV,K], of one g for all K [HV]; initial_state [N,HV,K,V], with state_v_first [N,HV,V,K];
         cu_seqlens, N+1 whole numbers, then B = 1; do, dht, the gradients of a loss with respect to o and final_state.
         Of a call on a pool of states, in place of initial_state: state_pool [slots,HV,K,V], state_indices [N] or [N,S],
-        num_accepted_tokens [N], and padding_slots: "none", "negative", "nonpositive" or "negative_tokens"
-        (docs/serving.md). has_initial_state [N]: false where a sequence starts from zero, whatever its state or slot holds.
+        num_accepted_tokens [N], output_indices [N] or [N,S], state_source [slots,HV,K,V]; padding_slots: "none",
+        "negative", "nonpositive", "negative_tokens"; padding_output: "zero", "untouched", "unspecified" (docs/serving.md). has_initial_state [N]: false where a sequence starts from zero, whatever its state or slot holds.
         gate: "none" (g is the natural log of the decay), "softplus" or "lower_bound"; without it "none", or what A_log
         and lower_bound say.
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
@@ -112,7 +115,8 @@ class Fixture:
             for key, x in given.items()
         }
         gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if "A_log" in inputs else "none")
-        said = {"gate": gate, "chunk_size": chunk_size, **flags, "lower_bound": lower_bound, "padding_slots": padding_slots}
+        said = {"gate": gate, "chunk_size": chunk_size, **flags, "lower_bound": lower_bound, "padding_slots": padding_slots,
+                "padding_output": padding_output}  # fmt: skip
         options = of_problem({**said, "scale": scale}, "A_log" in inputs)
         about = {label(key, "what is in provenance"): x if isinstance(x, (int, float)) else str(x)
                  for key, x in mapping(provenance or {}, "provenance").items()}  # fmt: skip
@@ -178,8 +182,9 @@ class Fixture:
                     extents.setdefault(letter, extent)
         extents.setdefault("N", extents.get("B", 0))
         extents["D"] = extents.get("K", 0) if self._axes("g") == INPUTS["g"] else 1
-        if "state_pool" in self.inputs:
-            extents["Z"] = self.inputs["state_pool"].shape[0]
+        for name, slots in (("state_pool", "Z"), ("state_source", "Y")):
+            if name in self.inputs:
+                extents[slots] = self.inputs[name].shape[0]
         extents["P"] = extents.get("J", 0) * extents["D"]
         for name in INPUTS:
             if name in self.inputs:

@@ -12,7 +12,7 @@ from ._names import printable
 from ._options import FLAGS, OPTIONS
 
 TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens",
-           "has_initial_state")
+           "has_initial_state", "state_source", "output_indices")
 PROBLEM = {*TENSORS, *OPTIONS}
 HINTS = ("chunk_size", "safe_gate")  # options that change no mathematics
 Words = dict[str, Any]
@@ -199,7 +199,7 @@ class Signature:
         given = {key: problem.pop(key) for key in table if key in problem}
         if any(table[key] not in taken for key in given) or (given["state_indices"].ndim > 1 and self.accepted is None):
             raise Unsupported("the kernel takes no such pool of states")
-        problem.pop("padding_slots", None)
+        problem.pop("padding_slots", None), problem.pop("padding_output", None)
         problem["initial_state"] = problem.pop("state_pool")
         if "inplace_final_state" in taken:
             problem["inplace_final_state"] = True

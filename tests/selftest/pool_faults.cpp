@@ -39,6 +39,7 @@ const std::map<std::string_view, std::string> laws_broken_by{
     {"rows_for_slots", "arrival drafts padding prefill prefix server slots "},
     {"offsets_wrap", "drafts prefix server slots "},
     {"padding_in_last_slot", "padding server "},
+    {"padding_computed", "padding server "},
     {"draft_padding_in_last_slot", "server "},
     {"number_accepted_not_checked", "server "},
     {"empty_row_zeroed", "server "},
@@ -54,12 +55,13 @@ const std::map<std::string_view, std::string> laws_broken_by{
 };
 
 /// "decode server ": what is broken of the oracle and the laws.
-std::string broken_by(const PoolFault& fault) {
+std::string broken_by(const PoolFault& fault,
+                      const kda::Problem& problem = test::make_problem(test::three_rows())) {
   kda::Variant variant = kda::variant_named("recurrent");
-  variant.run = [&fault](const kda::Problem& problem, const kda::RunOptions& options) {
-    return hypotheses::with_pool_fault(fault, problem, options);
+  variant.run = [&fault](const kda::Problem& asked, const kda::RunOptions& options) {
+    return hypotheses::with_pool_fault(fault, asked, options);
   };
-  const TemporaryFixture file(test::make_problem(test::three_rows()), nullptr, "life");
+  const TemporaryFixture file(problem, nullptr, "life");
   plan::Request request = test::request_for({file.path});
   request.registry = {&variant, 1};
   request.invariants.emplace();
@@ -78,6 +80,8 @@ TEST_CASE("kernels that are wrong in their pool break the laws of the life of a 
           "[invariants][pool]") {
   for (const PoolFault& fault : hypotheses::pool_faults()) {
     INFO(fault.what);
+    if (!laws_broken_by.contains(fault.name))
+      continue;  // of calls with two tables or pools, which no law makes
     CHECK(broken_by(fault) == laws_broken_by.at(fault.name));
   }
 }

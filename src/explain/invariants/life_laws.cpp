@@ -13,7 +13,9 @@ using kda::Problem;
 using kda::Tensors;
 using Sink = std::function<void(Trial)>;
 
-std::string forwards(const Problem&, kda::Pass pass) {
+std::string forwards(const Problem& problem, kda::Pass pass) {
+  if (problem.pool && (!problem.pool->table.outputs.empty() || problem.pool->source))
+    return "the call stores its states elsewhere than it reads them";
   return pass == kda::Pass::forward ? "" : "a state in a pool has no gradient";
 }
 std::string forwards_with_two_tokens(const Problem& problem, kda::Pass pass) {
