@@ -2,6 +2,7 @@
 #include "hypotheses/naming/pool_faults.hpp"
 
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "support/catch.hpp"
@@ -49,7 +50,7 @@ const std::map<std::string_view, std::string> laws_broken_by{
     {"requests_swapped", "arrival decode drafts padding prefill prefix server slots "},
     {"next_slot_zeroed", "arrival decode drafts padding prefill prefix server slots "},
     {"last_row_not_stored", "arrival decode drafts padding prefill prefix server slots "},
-    {"slot_0_for_padding", "arrival decode drafts padding prefill prefix server "},
+    {"slot_0_for_padding", "arrival decode drafts padding prefill prefix "},
     {"stale_slot", "arrival server "},
     {"stale_start", "server slots "},
 };
@@ -83,6 +84,23 @@ TEST_CASE("kernels that are wrong in their pool break the laws of the life of a 
     if (!laws_broken_by.contains(fault.name))
       continue;  // of calls with two tables or pools, which no law makes
     CHECK(broken_by(fault) == laws_broken_by.at(fault.name));
+  }
+}
+
+TEST_CASE("a step without drafts behind two accepted tokens is in drafts and server, of short requests too",
+          "[invariants][pool]") {
+  const auto fault =
+      std::ranges::find(hypotheses::pool_faults(), std::string_view("accepted_ignored_in_steps"),
+                        [](const PoolFault& one) { return std::string_view(one.name); });
+  // No row of these calls is one, and all requests are drafts of few tokens.
+  for (const std::size_t tokens : {3u, 4u}) {
+    test::ProblemSpec spec = test::three_rows();
+    spec.B = 1, spec.T = 4 * tokens, spec.cu_seqlens.clear();
+    for (std::size_t n = 0; n <= 4; ++n) spec.cu_seqlens.push_back(static_cast<std::int64_t>(n * tokens));
+    std::vector<std::int64_t> slots(4 * tokens);
+    std::iota(slots.begin(), slots.end(), 0);
+    CHECK(broken_by(*fault, test::make_pool_problem(spec, {slots, tokens, {1, 1, 1, 1}}, 20)) ==
+          "drafts server ");
   }
 }
 

@@ -71,6 +71,8 @@ void serve(const Problem& problem, const Tensors& reference, const Subject& subj
       continue;
     Served got = served(requests, expected, subject, serving.service);
     const bool same_calls = serving.service.generated() == 0 && !serving.service.in_parts;
+    if (serving.service.drafted > 0)
+      serving.what += fmt::format(", {} of a token behind 2 or more accepted", got.single_steps);
     Trial trial{serving.what, same_calls || subject.form == judge::Form::recurrence, {}};
     trial.pairs.push_back({"o", std::move(got.o), expected.at("o").clone()});
     trial.pairs.push_back({"final_state", std::move(got.final_state), expected.at("final_state").clone()});

@@ -135,12 +135,19 @@ class Server {
       if (request.left() == 0) continue;
       const std::size_t count = next_tokens(request);
       const Sequence next = request.tokens.part(request.done, request.done + count);
-      if (service_.drafted == 0 || count > 1 || request.done == 0) {
+      // A step without drafts behind two accepted tokens, whose state is in no first slot: one at least.
+      const bool is_wanted = result_.single_steps == 0, is_single = is_wanted && request.accepted > 1;
+      const bool begins = request.done == 0 && !(is_wanted && request.left() == 3);  // with a draft, else
+      if (service_.drafted == 0 || count > 1 || begins) {
         rows.push_back({&request, next});
         continue;
       }
-      const std::size_t accepted = 1 + below(std::min(longest_draft, request.left()));
-      const std::size_t wrong = below(longest_draft - accepted + 1);
+      const std::size_t accepted = is_single ? 1
+                                   : is_wanted && request.left() > 2
+                                       ? 2
+                                       : 1 + below(std::min(longest_draft, request.left()));
+      const std::size_t wrong = is_single ? 0 : below(longest_draft - accepted + 1);
+      result_.single_steps += request.accepted > 1 && accepted + wrong == 1;
       drafts.push_back({&request,
                         request.tokens.part(request.done, request.done + accepted),
                         wrong,
@@ -269,7 +276,8 @@ Service Service::whole(std::uint64_t seed) {
   const numeric::Random random(seed, 0xa11);
   Service service;
   service.seed = seed;
-  service.in_parts = service.other_slots = service.in_any_order = service.new_rows = true;
+  service.in_parts = service.other_slots = service.in_any_order = true;
+  service.flags = service.new_rows = true;
   const auto generated = static_cast<std::size_t>(1 + random.below(0, 20));
   (random.below(1, 3) > 0 ? service.drafted : service.decoded) = generated;
   // Kinds whose rows differ.

@@ -38,6 +38,7 @@ struct Served {
   tensor::Tensor o, final_state;
   /// Slots that a call had no business with, when one was changed for the first time: after and before it.
   std::optional<tensor::Tensor> changed_slots, kept_slots;
+  std::size_t single_steps = 0;  ///< rows of one token behind two or more that were accepted
 };
 
 /// The requests with states that are said, zeros where there are none, and no loss.
