@@ -19,19 +19,20 @@ from ._kinds import label, mapping, text
 from ._options import FLAGS, Value, of_problem
 from ._tensors import Stored, offsets, stored
 
-# Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of a pool (Z),
+# Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of pools (Z, Y),
 # checkpoints (C). S is K, V or V, K.
 INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "erase": "BTJK", "write": "BTJV",
-          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "do": "BTJV", "dht": "NJS"}  # fmt: skip
+          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "state_source": "YJS", "do": "BTJV",
+          "dht": "NJS"}  # fmt: skip
 OTHER_AXES = {"g": "BTJ", "beta": "BTJV"}  # one log decay for all K of a head; a beta for each column of V
 STRENGTHS = {"erase", "write"}  # in place of beta
-WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "num_accepted_tokens": 1, "checkpoint_tokens": 1,
-                 "checkpoint_sequence": 1}  # of how many axes  # fmt: skip
+WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "output_indices": 2, "num_accepted_tokens": 1, "has_initial_state": 1,
+                 "checkpoint_tokens": 1, "checkpoint_sequence": 1}  # of how many axes  # fmt: skip
 LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
 OUTPUTS = {"o": "BTJV", "final_state": "NJS", "checkpoints": "CJS", "state_pool": "ZJS"}
-GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool")}
+GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool", "state_source")}
 STATES = {name for name, axes in {**INPUTS, **OUTPUTS, **GRADIENTS}.items() if "S" in axes}
-NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots", "C": "checkpoints"}
+NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots", "Y": "slots", "C": "checkpoints"}
 ABOUT = ("compute", "implementation", "device")
 RESERVED = ("oracle", "replay", "all", "none")  # the program refuses answers of these names
 
@@ -74,6 +75,7 @@ class Fixture:
         lower_bound: float | None = None,
         scale: float | None = None,
         padding_slots: str | None = None,
+        padding_output: str | None = None,
         checkpoint_every: int | None = None,
         checkpoint_side: str | None = None,
         chunk_size: int = 64,
@@ -89,8 +91,9 @@ class Fixture:
         not; dt_bias [HV*K] or [HV,K], of one g for all K [HV]; initial_state [N,HV,K,V], with state_v_first [N,HV,V,K];
         cu_seqlens, N+1 whole numbers, then B = 1; do, dht, the gradients of a loss with respect to o and final_state.
         Of a call on a pool of states, in place of initial_state: state_pool [slots,HV,K,V], state_indices [N] or [N,S],
-        num_accepted_tokens [N], and padding_slots: "none", "negative", "nonpositive" or "negative_tokens"
-        (docs/serving.md).
+        num_accepted_tokens [N], output_indices [N] or [N,S], state_source [slots,HV,K,V]; padding_slots: "none",
+        "negative", "nonpositive", "negative_tokens"; padding_output: "zero", "untouched", "unspecified" (docs/serving.md).
+        has_initial_state [N]: false where a sequence starts from zero, whatever its state or slot holds.
         States inside sequences that are asked for: checkpoint_tokens [C], counted from the start of their sequences,
         checkpoint_sequence [C]; or checkpoint_every and checkpoint_side: "before" every block of so many tokens, or
         "after" every whole one.
@@ -123,9 +126,10 @@ class Fixture:
             for key, x in given.items()
         }
         gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if "A_log" in inputs else "none")
-        said = {"gate": gate, "chunk_size": chunk_size, **flags, "lower_bound": lower_bound, "padding_slots": padding_slots}
-        every = {"checkpoint_every": checkpoint_every, "checkpoint_side": checkpoint_side}
-        options = of_problem({**said, **every, "scale": scale}, "A_log" in inputs)
+        said = {"gate": gate, "chunk_size": chunk_size, **flags, "lower_bound": lower_bound, "padding_slots": padding_slots,
+                "padding_output": padding_output, "checkpoint_every": checkpoint_every,
+                "checkpoint_side": checkpoint_side}  # fmt: skip
+        options = of_problem({**said, "scale": scale}, "A_log" in inputs)
         about = {label(key, "what is in provenance"): x if isinstance(x, (int, float)) else str(x)
                  for key, x in mapping(provenance or {}, "provenance").items()}  # fmt: skip
         fixture = cls(inputs, options, {}, text(name, "name"), text(description, "description"), about)
@@ -193,8 +197,9 @@ class Fixture:
                     extents.setdefault(letter, extent)
         extents.setdefault("N", extents.get("B", 0))
         extents["D"] = extents.get("K", 0) if self._axes("g") == INPUTS["g"] else 1
-        if "state_pool" in self.inputs:
-            extents["Z"] = self.inputs["state_pool"].shape[0]
+        for name, slots in (("state_pool", "Z"), ("state_source", "Y")):
+            if name in self.inputs:
+                extents[slots] = self.inputs[name].shape[0]
         if "checkpoint_tokens" in self.inputs:
             extents["C"] = self.inputs["checkpoint_tokens"].shape[0]
         elif "checkpoint_every" in self.options:

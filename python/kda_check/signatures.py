@@ -16,7 +16,8 @@ from ._names import printable
 from ._options import FLAGS, OPTIONS
 from .fixture import checkpoints_every
 
-TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens")
+TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens",
+           "has_initial_state", "state_source", "output_indices")
 ASKED = ("checkpoint_tokens", "checkpoint_sequence", "checkpoint_every", "checkpoint_side")  # states inside sequences
 PROBLEM = {*TENSORS, *OPTIONS, *ASKED}
 HINTS = ("chunk_size", "safe_gate")  # options that change no mathematics
@@ -178,8 +179,9 @@ class Signature:
     def call(self, kernel: Any, problem: Mapping[str, Any], buffers: Mapping[str, Any], beside: set[str] | None = None) -> Words:
         """Calls the kernel on a problem; `buffers`: tensors it may write to, by the names of outputs. Returns its answer,
         and names in `beside` what of it is not judged. Raises Unsupported where it has no word for an option of the problem."""
+        flags = {"has_initial_state": problem["has_initial_state"] != 0} if "has_initial_state" in problem else {}
         taken = inspect.signature(kernel).parameters
-        wanted = self._asking(self.to_kernel(dict(problem)), taken)
+        wanted = self._asking(self.to_kernel({**problem, **flags}), taken)
         takes_any = _takes_any(taken)
         for key, value in self.fixed.items():
             if not _is_same(wanted.pop(key, False), value):
@@ -255,7 +257,7 @@ class Signature:
         given = {key: problem.pop(key) for key in table if key in problem}
         if any(table[key] not in taken for key in given) or (given["state_indices"].ndim > 1 and self.accepted is None):
             raise Unsupported("the kernel takes no such pool of states")
-        problem.pop("padding_slots", None)
+        problem.pop("padding_slots", None), problem.pop("padding_output", None)
         problem["initial_state"] = problem.pop("state_pool")
         if "inplace_final_state" in taken:
             problem["inplace_final_state"] = True

@@ -1,5 +1,12 @@
 #include "engine/answered.hpp"
 
+#include <cstring>
+#include <utility>
+
+#include "kda/pool/pool.hpp"
+#include "kda/problem/excerpt.hpp"
+#include "kda/variants/variants.hpp"
+
 namespace kda_check::engine {
 
 namespace {
@@ -53,6 +60,25 @@ void describe_as_said(Described& answer, const fixture::ExpectedGroup& group, nu
   const fixture::ComputeClaim claim = group.compute_claim(operands);
   answer.compute = claim.format, answer.compute_assumed_from = claim.assumed_from;
   answer.unknown = group.unknown;
+}
+
+kda::Tensors of_ordinary_form(const kda::Problem& problem, kda::Tensors answer) {
+  kda::Tensors ordinary = kda::of_ordinary_form(*problem.pool, std::move(answer));
+  const auto found = ordinary.find("final_state");
+  if (found == ordinary.end()) return ordinary;
+  std::vector<kda::Sequence> unstored;
+  for (const kda::Sequence& sequence : problem.sequences())
+    if (!problem.pool->pieces[sequence.index].is_stored()) unstored.push_back(sequence);
+  if (unstored.empty()) return ordinary;
+  kda::RunOptions options;
+  options.dtype = numeric::DType::fp64;
+  const kda::Problem alone = kda::excerpt(problem, unstored, kda::Layout::packed);
+  const tensor::Tensor right =
+      kda::run_recurrent(alone, options).final_state.converted_to(found->second.dtype());
+  const std::size_t bytes = right.bytes() / unstored.size();
+  for (std::size_t i = 0; i < unstored.size(); ++i)
+    std::memcpy(found->second.data() + unstored[i].index * bytes, right.data() + i * bytes, bytes);
+  return ordinary;
 }
 
 report::CaseResult case_about(const Answered& got, std::string against) {

@@ -41,6 +41,10 @@ Answered described(const plan::Answer& answer, kda::Pass pass, const plan::Probl
 /// What a group of a file says of itself, beside a problem with such operands.
 void describe_as_said(Described& answer, const fixture::ExpectedGroup& group, numeric::DType operands);
 
+/// What was answered to a call on a pool, in its ordinary form (kda/pool/pool.hpp). A state that is stored
+/// nowhere is nobody's to judge: it counts as right.
+kda::Tensors of_ordinary_form(const kda::Problem& problem, kda::Tensors answer);
+
 /// A case about an answer, without verdict or tensors.
 report::CaseResult case_about(const Answered& got, std::string against);
 

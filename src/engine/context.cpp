@@ -195,7 +195,7 @@ Answered Context::recorded(const plan::Answer& who, kda::Pass pass) const {
   for (const std::string& name : here)
     if (const fixture::DatasetInfo* const info = group.tensor(name))
       answered.tensors.emplace(fixture::leaf(info->path), source_.read(*info));
-  if (problem_.pool) answered.tensors = kda::of_ordinary_form(*problem_.pool, std::move(answered.tensors));
+  if (problem_.pool) answered.tensors = of_ordinary_form(problem_, std::move(answered.tensors));
   return answered;
 }
 

@@ -117,7 +117,7 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
                                                 tensor::to_string(info->shape), tensor::to_string(wanted))};
     answer.tensors.emplace(name, file.read(*info));
   }
-  if (problem.pool) answer.tensors = kda::of_ordinary_form(*problem.pool, std::move(answer.tensors));
+  if (problem.pool) answer.tensors = of_ordinary_form(problem, std::move(answer.tensors));
   // A program that knows nothing of gradients is no failure; one that makes some of them, or NaN, is.
   if (pass == kda::Pass::backward && !must_have_gradients &&
       std::ranges::all_of(answer.tensors, [](const auto& named) { return is_unwritten(named.second); }))

@@ -234,6 +234,10 @@ class Round {
         judge_slots_left_alone(*pool, findings_.cases[cases_[i]]);
         name_fault_of(i);
       }
+    for (std::size_t i = 0; i < pairings_.size(); ++i)
+      if (const Tensor* const padding = pairings_[i].got->tensor("padding_output");
+          padding != nullptr && plan::has(pairings_[i].tensors, "o"))
+        judge_padding(*padding, findings_.cases[cases_[i]]);
     for (std::size_t i = 0; i < pairings_.size(); ++i) {
       const Pairing& pairing = pairings_[i];
       note_assumptions(*pairing.got, pairing.tensors);
@@ -366,8 +370,8 @@ class Round {
                        comparison_options({}, context_.resources().threads, false), Sameness::data, true,
                        "slots left alone");
     if (judgement.verdict == judge::Verdict::fail)
-      judgement.reason =
-          fmt::format("slot {}, which no row stores to, was written; {}", changed.front(), judgement.reason);
+      judgement.reason = fmt::format("slot {}, which {}no row stores to, was written; {}", changed.front(),
+                                     reader_of(call, changed.front()), judgement.reason);
     judgement.shape = shape_in_call(call, name);
     const auto name_slot = [&](report::PointResult& point) {
       point.index[0] = changed[point.index[0]];
@@ -375,6 +379,38 @@ class Round {
     };
     std::ranges::for_each(judgement.points, name_slot);
     if (judgement.worst) name_slot(*judgement.worst);
+    result.tensors.push_back(std::move(judgement));
+  }
+
+  /// "sequence 2 reads and " of a slot, where others than those that are read are stored to.
+  static std::string reader_of(const kda::PoolCall& call, std::size_t slot) {
+    const auto reader = std::ranges::find(call.pieces, slot, &kda::PoolPiece::from);
+    if (call.table.outputs.empty() || call.source || reader == call.pieces.end()) return {};
+    return fmt::format("sequence {} reads and ", reader->tokens.index);
+  }
+
+  /// Of padding whose o must be zero.
+  void judge_padding(const Tensor& padding, report::CaseResult& result) const {
+    const kda::PoolCall& call = *context_.problem().pool;
+    const std::string name = "padding_output";
+    Tensor zero(name, padding.dtype(), padding.shape());
+    std::memset(zero.data(), 0, zero.bytes());
+    report::TensorResult judgement =
+        judged_by_bits({name, padding.shape(), padding.dtype(), false}, padding, zero,
+                       comparison_options({}, context_.resources().threads, false), Sameness::answers, true,
+                       "options/padding_output");
+    const auto name_row = [&](report::PointResult& point) {
+      std::size_t token = point.index[1];
+      auto row = call.padding.begin();
+      while (token >= row->length()) token -= (row++)->length();
+      point.index[0] = row->batch, point.index[1] = row->begin + token;
+      point.place = kda::place("o", point.index, false);
+      return row->index;
+    };
+    std::ranges::for_each(judgement.points, name_row);
+    if (judgement.worst && judgement.verdict == judge::Verdict::fail)
+      judgement.reason = fmt::format("row {} is padding, and its o is not zero; {}",
+                                     name_row(*judgement.worst), judgement.reason);
     result.tensors.push_back(std::move(judgement));
   }
 

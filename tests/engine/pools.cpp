@@ -140,6 +140,42 @@ TEST_CASE("a call is the same after it was written and read", "[pool]") {
   CHECK(kda::Outline(again) == kda::Outline(problem));
 }
 
+TEST_CASE("a call with two tables and two pools is the same after it was written and read, and passes",
+          "[pool]") {
+  kda::PoolCall call = test::make_call(test::draft_spec(), test::draft_table(), 20);
+  call.source = test::make_call(test::draft_spec(), test::draft_table(), 30, DType::bf16).states.clone();
+  call.table.output_columns = 4, call.table.padding_output = kda::PaddingOutput::zero;
+  call.table.has_state = {1, 0, 1, 0, 1, 1, 0};
+  for (std::int64_t i = 0; i < 28; ++i) call.table.outputs.push_back(i % 5 == 3 || i > 19 ? -1 : 19 - i);
+  const kda::Problem problem = kda::ordinary_form(std::move(call));
+  const TemporaryFixture file(problem);
+  const fixture::Fixture read = fixture::Fixture::open(file.path);
+  CHECK(read.warnings().empty());
+  const kda::Problem again = read.read_problem();
+  CHECK(again.pool->table == problem.pool->table);
+  CHECK(test::differing_bits(*again.pool->source, *problem.pool->source) == 0);
+  CHECK(kda::Outline(again) == read.header().outline());
+  CHECK(kda::Outline(again) == kda::Outline(problem));
+  CHECK(judged(problem, test::pool_answer(problem)).verdict == Verdict::pass);
+  // What is read must stay: nobody stores there.
+  kda::Tensors answer = test::pool_answer(problem);
+  answer.at("o").set(1 * 24 + 3, 7);
+  const report::CaseResult padded = judged(problem, answer);
+  CHECK(padded.verdict == Verdict::fail);
+  CHECK_THAT(padded.reason, ContainsSubstring("padding_output: row 1 is padding, and its o is not zero"));
+}
+
+TEST_CASE("a slot that is read and stored to by nobody is named with who reads it", "[pool]") {
+  kda::PoolCall call = test::make_call(test::draft_spec(), test::draft_table(), 40);
+  call.table.output_columns = 4;
+  for (std::int64_t i = 0; i < 28; ++i) call.table.outputs.push_back(i < 19 ? 20 + i : -1);
+  const kda::Problem problem = kda::ordinary_form(std::move(call));
+  kda::Tensors answer = test::pool_answer(problem);
+  answer.at("state_pool").set(element(5, 1, 2, 3), 7);
+  CHECK_THAT(judged(problem, answer).reason,
+             ContainsSubstring("slot 5, which sequence 2 reads and no row stores to, was written"));
+}
+
 TEST_CASE("the ordinary form of a call counts for the memory budget", "[pool]") {
   const TemporaryFixture file(drafts(DType::bf16));
   fixture::ReadLimits limits;

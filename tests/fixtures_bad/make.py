@@ -268,6 +268,11 @@ def main():
     bad("pool_columns", "inputs/state_indices has 2 columns but sequence 0 has 3 tokens", pool(np.array([[1, 2]])))
     bad("pool_accepted", "inputs/num_accepted_tokens[0] is 4; wanted 1..3", pool(np.array([[1, 2, 3]]), num_accepted_tokens=np.array([4])))
     bad("pool_accepted_alone", "inputs/num_accepted_tokens is there but inputs/state_indices is [N]", pool(np.array([1]), num_accepted_tokens=np.array([1])))
+    bad("flags_alone", "inputs/has_initial_state is there but inputs/initial_state and inputs/state_pool are missing", put("inputs/has_initial_state", np.array([0], np.uint8)))
+    bad("flags_extent", "inputs/has_initial_state has 2 entries; wanted 1, one a sequence", pool(np.array([1]), has_initial_state=np.array([True, False])))
+    bad("flags_no_flags", "inputs/has_initial_state[0] is 17; wanted 0 or 1", pool(np.array([1]), has_initial_state=np.array([17])))
+    bad("flags_floats", "inputs/has_initial_state holds fp64; wanted integers", pool(np.array([1]), has_initial_state=np.array([1.0])))
+    bad("flags_and_loss", "inputs/do is there beside inputs/has_initial_state", lambda f: [put(f"inputs/{key}", x)(f) for key, x in (("has_initial_state", np.array([0])), ("initial_state", values((1, HV, K, V))), ("do", values(SHAPES["v"])))])
     bad("pool_padding_word", 'options/padding_slots is "negativ"; wanted one of none, negative, nonpositive, negative_tokens', pool(np.array([1]), padding_slots="negativ"))
     bad("pool_padding_alone", "padding alone", pool(np.array([0]), padding_slots="nonpositive"))
     bad("pool_layout", "inputs/state_pool is [4,1,5,4], the other state layout", lambda f: (pool(np.array([1]))(f), replace(f, "inputs/state_pool", values((4, HV, V, K)))))
@@ -293,7 +298,6 @@ def main():
     bad("checkpoint_and_pool", "inputs/checkpoint_tokens is there beside inputs/state_pool", lambda f: (pool(np.array([1]))(f), asking([1])(f)))
 
     bad("foreign_ring", "inputs/hist_len is a ring of writes behind a state, which the format has no place for", put("inputs/hist_len", np.array([3], np.int32)))
-    bad("foreign_flags", "inputs/has_initial_state is a flag of each sequence, which the format has no place for", put("inputs/has_initial_state", np.array([0], np.uint8)))
 
     bad("external_link", "a link into another file", external_link)
     bad("external_group", "a link into another file", external_group)

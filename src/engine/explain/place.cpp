@@ -350,6 +350,7 @@ std::string sequences_text(const kda::Problem& problem, const judge::RowLayout& 
   Numbers all, some;
   const auto name = [&](const kda::PoolPiece& piece) { return of_states ? piece.to : piece.tokens.index; };
   for (std::size_t n = 0; n < problem.pool->pieces.size(); ++n) {
+    if (of_states && !problem.pool->pieces[n].is_stored()) continue;
     all.insert(name(problem.pool->pieces[n]));
     if (wrong.contains(n)) some.insert(name(problem.pool->pieces[n]));
   }

@@ -13,7 +13,9 @@ using kda::Problem;
 using kda::Tensors;
 using Sink = std::function<void(Trial)>;
 
-std::string forwards(const Problem&, kda::Pass pass) {
+std::string forwards(const Problem& problem, kda::Pass pass) {
+  if (problem.pool && (!problem.pool->table.outputs.empty() || problem.pool->source))
+    return "the call stores its states elsewhere than it reads them";
   return pass == kda::Pass::forward ? "" : "a state in a pool has no gradient";
 }
 std::string forwards_with_two_tokens(const Problem& problem, kda::Pass pass) {
@@ -49,7 +51,7 @@ struct Serving {
 Tensors answered_alone(const Problem& problem, const Problem& requests, const Tensors& reference,
                        const Subject& subject) {
   if (!problem.pool) return solved(subject, requests);
-  Served at_once = served(requests, reference, subject, {});
+  Served at_once = served(requests, reference, subject, {.flags = !problem.pool->table.has_state.empty()});
   Tensors answer;
   answer.emplace("o", std::move(at_once.o));
   answer.emplace("final_state", std::move(at_once.final_state));
@@ -60,12 +62,17 @@ void serve(const Problem& problem, const Tensors& reference, const Subject& subj
            const std::vector<Serving>& servings, const Sink& sink) {
   const Problem requests = as_requests(problem, reference.at("final_state").dtype());
   const Tensors expected = answered_alone(problem, requests, reference, subject);
-  for (const Serving& serving : servings) {
+  for (Serving serving : servings) {
     const kda::PaddingSlots padding = serving.service.padding;
+    bool &flags = serving.service.flags, &new_rows = serving.service.new_rows;
+    flags = problem.pool ? !problem.pool->table.has_state.empty() : new_rows;
+    new_rows = new_rows && flags;
     if (problem.pool && padding != kda::PaddingSlots::none && padding != problem.pool->table.padding)
       continue;
     Served got = served(requests, expected, subject, serving.service);
     const bool same_calls = serving.service.generated() == 0 && !serving.service.in_parts;
+    if (serving.service.drafted > 0)
+      serving.what += fmt::format(", {} of a token behind 2 or more accepted", got.single_steps);
     Trial trial{serving.what, same_calls || subject.form == judge::Form::recurrence, {}};
     trial.pairs.push_back({"o", std::move(got.o), expected.at("o").clone()});
     trial.pairs.push_back({"final_state", std::move(got.final_state), expected.at("final_state").clone()});
@@ -103,7 +110,7 @@ void prefix(const Problem& problem, const Tensors& reference, const Subject& sub
 }
 
 void slots(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {
-  serve(problem, reference, subject, {{"slots in no order", {.other_slots = true}}}, sink);
+  serve(problem, reference, subject, {{"slots in no order", {.other_slots = true, .new_rows = true}}}, sink);
 }
 
 void padding(const Problem& problem, const Tensors& reference, const Subject& subject, const Sink& sink) {

@@ -31,6 +31,7 @@ struct Request {
   std::size_t done = 0;            ///< tokens answered
   std::vector<std::size_t> slots;  ///< the first is where its state is, but for drafts
   std::size_t accepted = 1;        ///< its state is in slot number accepted - 1 of these
+  bool is_new = false;             ///< it has no state yet, and its slot that of somebody else
 
   std::size_t left() const { return tokens.length() - done; }
 };
@@ -101,8 +102,10 @@ class Server {
       request.slots.push_back(free_.front());
       free_.pop_front();
     }
-    std::memcpy(slot(request.slots[0]), requests_.initial_state->data() + request.tokens.index * bytes_,
-                bytes_);
+    const std::byte* const state = requests_.initial_state->data() + request.tokens.index * bytes_;
+    request.is_new = service_.new_rows && request.tokens.index % 2 == 0 && request.left() > 0 &&
+                     std::all_of(state, state + bytes_, [](std::byte one) { return one == std::byte{0}; });
+    if (!request.is_new) std::memcpy(slot(request.slots[0]), state, bytes_);
     running_.push_back(std::move(request));
   }
 
@@ -132,12 +135,19 @@ class Server {
       if (request.left() == 0) continue;
       const std::size_t count = next_tokens(request);
       const Sequence next = request.tokens.part(request.done, request.done + count);
-      if (service_.drafted == 0 || count > 1 || request.done == 0) {
+      // A step without drafts behind two accepted tokens, whose state is in no first slot: one at least.
+      const bool is_wanted = result_.single_steps == 0, is_single = is_wanted && request.accepted > 1;
+      const bool begins = request.done == 0 && !(is_wanted && request.left() == 3);  // with a draft, else
+      if (service_.drafted == 0 || count > 1 || begins) {
         rows.push_back({&request, next});
         continue;
       }
-      const std::size_t accepted = 1 + below(std::min(longest_draft, request.left()));
-      const std::size_t wrong = below(longest_draft - accepted + 1);
+      const std::size_t accepted = is_single ? 1
+                                   : is_wanted && request.left() > 2
+                                       ? 2
+                                       : 1 + below(std::min(longest_draft, request.left()));
+      const std::size_t wrong = is_single ? 0 : below(longest_draft - accepted + 1);
+      result_.single_steps += request.accepted > 1 && accepted + wrong == 1;
       drafts.push_back({&request,
                         request.tokens.part(request.done, request.done + accepted),
                         wrong,
@@ -185,6 +195,7 @@ class Server {
                                 : nonpositive ? 0
                                               : -1);
       if (columns > 0) table.accepted.push_back(by_count ? 0 : 1);
+      if (service_.flags) table.has_state.push_back(0);
     };
     // Of a request that waits: the slots are nobody's yet.
     const auto add_empty = [&] {
@@ -193,6 +204,7 @@ class Server {
       for (std::size_t i = 0; i < std::max<std::size_t>(1, columns); ++i)
         table.indices.push_back(static_cast<std::int64_t>(free_[i % free_.size()]));
       if (columns > 0) table.accepted.push_back(1);
+      if (service_.flags) table.has_state.push_back(1);
     };
     std::vector<std::size_t> sequences;  // of the rows
     for (const Row& row : rows) {
@@ -201,6 +213,7 @@ class Server {
       sequences.push_back(ends.size() - 1);
       const Sequence& all = row.request->tokens;
       pieces.push_back(row.next);
+      if (service_.flags) table.has_state.push_back(!row.request->is_new || row.request->done > 0);
       // Wrong tokens: those of the beginning of the request, one by one.
       for (std::size_t i = 0; i < row.wrong; ++i)
         pieces.push_back(all.part(i % all.length(), i % all.length() + 1));
@@ -264,6 +277,7 @@ Service Service::whole(std::uint64_t seed) {
   Service service;
   service.seed = seed;
   service.in_parts = service.other_slots = service.in_any_order = true;
+  service.flags = service.new_rows = true;
   const auto generated = static_cast<std::size_t>(1 + random.below(0, 20));
   (random.below(1, 3) > 0 ? service.drafted : service.decoded) = generated;
   // Kinds whose rows differ.

@@ -24,6 +24,8 @@ struct Service {
   bool in_any_order = false;  ///< requests come and go, in slots that others had before
   kda::PaddingSlots padding = kda::PaddingSlots::none;  ///< rows of it between the others, unless none
   bool empty_rows = false;                              ///< rows without tokens between the others
+  bool flags = false;                                   ///< calls have has_initial_state
+  bool new_rows = false;  ///< every other request from zero is told so, and its slot holds what was there
 
   /// All of it but prefix hits: drafts or single tokens, the kind of padding and empty rows by the seed.
   static Service whole(std::uint64_t seed);
@@ -36,6 +38,7 @@ struct Served {
   tensor::Tensor o, final_state;
   /// Slots that a call had no business with, when one was changed for the first time: after and before it.
   std::optional<tensor::Tensor> changed_slots, kept_slots;
+  std::size_t single_steps = 0;  ///< rows of one token behind two or more that were accepted
 };
 
 /// The requests with states that are said, zeros where there are none, and no loss.

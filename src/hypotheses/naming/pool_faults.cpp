@@ -18,7 +18,7 @@ using kda::PoolPiece;
 using tensor::Tensor;
 using Pieces = PoolFault::Pieces;
 
-constexpr std::size_t no_piece = std::size_t(-1);
+constexpr std::size_t no_piece = PoolPiece::nowhere;
 
 std::byte* slot_of(Tensor& pool, std::size_t slot) {
   return pool.data() + slot * (pool.bytes() / pool.shape()[0]);
@@ -60,6 +60,8 @@ std::size_t accepted(const PoolCall& call, std::size_t sequence) {
 bool is_draft(const PoolCall& call, const PoolPiece&) { return call.table.columns > 0; }
 bool is_no_draft(const PoolCall& call, const PoolPiece&) { return call.table.columns == 0; }
 bool any(const PoolCall&, const PoolPiece&) { return true; }
+bool has_outputs(const PoolCall& call) { return !call.table.outputs.empty(); }
+bool has_source(const PoolCall& call) { return call.source.has_value(); }
 
 /// One state: `size` elements from `first` on.
 void zero(const PoolCall&, Tensor& states, std::size_t first, std::size_t size) {
@@ -129,6 +131,20 @@ PoolFault behind(const char* name, const char* what, void (*change)(const PoolCa
   return {.name = name, .what = what, .behind = change};
 }
 
+/// As if all rows were computed at once, and this one stored last.
+void compute_padding_in_last_slot(const PoolCall& call, Tensor& pool) {
+  if (!has_negative_padding(call) || call.padding.empty()) return;
+  kda::Sequence last = call.padding.back();
+  const std::size_t slot = call.slots() - 1, bytes = pool.bytes() / call.slots();
+  last.index = std::min(slot, call.read_from().shape()[0] - 1);
+  kda::RunOptions options;
+  options.dtype = numeric::DType::fp64;
+  const kda::Problem row =
+      kda::excerpt(call.problem, {last}, kda::Layout::packed, {&call.read_from(), nullptr});
+  const Tensor state = kda::run_recurrent(row, options).final_state.converted_to(pool.dtype());
+  std::memcpy(slot_of(pool, slot), state.data(), bytes);
+}
+
 /// States that were stored, by slot, of a kernel that does not look whether somebody else has it now.
 thread_local std::map<std::size_t, std::vector<std::byte>> remembered;
 
@@ -150,7 +166,7 @@ void read_remembered(const PoolCall& call, const Pieces& pieces, Tensor& states)
 void remember(const PoolCall& call, Tensor& pool) {
   const std::size_t bytes = pool.bytes() / call.slots();
   for (const PoolPiece& p : call.pieces)
-    remembered[p.to].assign(slot_of(pool, p.to), slot_of(pool, p.to) + bytes);
+    if (p.is_stored()) remembered[p.to].assign(slot_of(pool, p.to), slot_of(pool, p.to) + bytes);
 }
 
 std::vector<PoolFault> all_faults() {
@@ -200,7 +216,8 @@ std::vector<PoolFault> all_faults() {
              [](const PoolCall& call, Tensor& pool) {
                if (call.table.columns == 0) return;
                for (const PoolPiece& p : call.pieces)
-                 std::memcpy(slot_of(pool, p.from), slot_of(pool, p.to), pool.bytes() / call.slots());
+                 if (p.is_stored() && p.from < call.slots())
+                   std::memcpy(slot_of(pool, p.from), slot_of(pool, p.to), pool.bytes() / call.slots());
              }),
       slots("rows_for_slots", "rows are taken for slots", is_no_draft,
             [](const PoolCall& call, PoolPiece& p) {
@@ -212,6 +229,10 @@ std::vector<PoolFault> all_faults() {
              [](const PoolCall& call, Tensor& pool) {
                if (has_negative_padding(call)) zero_slot(pool, call.slots() - 1);
              }),
+      {.name = "padding_computed",
+       .what = "a row of padding is computed, from the last slot, and stored there",
+       .behind = compute_padding_in_last_slot,
+       .needs = has_negative_padding},
       behind("draft_padding_in_last_slot", "padding between drafts is stored in the last slot",
              [](const PoolCall& call, Tensor& pool) {
                if (has_negative_padding(call) && call.table.columns > 0) zero_slot(pool, call.slots() - 1);
@@ -261,7 +282,42 @@ std::vector<PoolFault> all_faults() {
        .what = "a slot has the state of who had it before",
        .reads = read_remembered,
        .behind = remember,
-       .remembers = true},
+       .is_candidate = false},
+      {.name = "stored_where_read",
+       .what = "states are stored in the slots of state_indices, where they were read: output_indices says "
+               "others",
+       .slots =
+           [](const PoolCall& call, Pieces& pieces) {
+             for (PoolPiece& piece : pieces)
+               if (piece.from < call.slots()) piece.to = piece.from;
+           },
+       .needs = has_outputs},
+      {.name = "read_where_stored",
+       .what =
+           "states are read in the slots of output_indices, where they are stored: state_indices says others",
+       .slots =
+           [](const PoolCall& call, Pieces& pieces) {
+             for (PoolPiece& piece : pieces)
+               if (piece.to < call.read_from().shape()[0]) piece.from = piece.to;
+           },
+       .needs = has_outputs},
+      {.name = "source_not_read",
+       .what = "states are read in state_pool, where they are stored: state_source has them",
+       .reads =
+           [](const PoolCall& call, const Pieces& pieces, Tensor& states) {
+             const std::size_t size = states.size() / pieces.size();
+             for (std::size_t p = 0; p < pieces.size(); ++p)
+               for (std::size_t i = 0; i < size && pieces[p].from < call.slots(); ++i)
+                 states.set(p * size + i, call.states.value(pieces[p].from * size + i));
+           },
+       .needs = has_source},
+      {.name = "stale_start",
+       .what = "a new request starts from what its slot held",
+       .slots =
+           [](const PoolCall&, Pieces& pieces) {
+             for (PoolPiece& piece : pieces) piece.from_zero = false;
+           },
+       .is_candidate = false},
   };
 }
 
@@ -280,15 +336,14 @@ kda::Answer with_pool_fault(const PoolFault& fault, const kda::Problem& problem,
   Pieces pieces = call.pieces;
   if (fault.slots) fault.slots(call, pieces);
   for (std::size_t p = 0; p < pieces.size(); ++p)
-    if (pieces[p].from >= call.slots()) pieces[p].from = call.pieces[p].from;
+    if (pieces[p].from >= call.read_from().shape()[0]) pieces[p].from = call.pieces[p].from;
   std::vector<kda::Sequence> tokens;
-  std::vector<std::size_t> read, stored_in;
+  std::vector<std::size_t> stored_in;
   for (const PoolPiece& piece : pieces) {
-    read.push_back(piece.from);
     tokens.push_back(piece.tokens);
     tokens.back().index = tokens.size() - 1;
   }
-  Tensor states = tensor::picked(call.states, 0, read);
+  Tensor states = kda::states_read(call, pieces);
   if (fault.reads) fault.reads(call, pieces, states);
   kda::Answer answer =
       healthy.run(kda::excerpt(call.problem, tokens, kda::Layout::packed, {&states, nullptr}), options);
@@ -300,9 +355,13 @@ kda::Answer with_pool_fault(const PoolFault& fault, const kda::Problem& problem,
     if (pieces[p].to < call.slots())
       std::memcpy(slot_of(answer.pool, pieces[p].to), stored.data() + p * bytes, bytes);
   if (fault.behind) fault.behind(call, answer.pool);
-  for (const PoolPiece& piece : call.pieces) stored_in.push_back(piece.to);
-  answer.final_state =
+  for (const PoolPiece& piece : call.pieces) stored_in.push_back(piece.is_stored() ? piece.to : 0);
+  Tensor found =
       tensor::picked(answer.pool, 0, stored_in).named("final_state").converted_to(answer.final_state.dtype());
+  for (std::size_t p = 0; p < pieces.size(); ++p)
+    if (!call.pieces[p].is_stored())
+      std::memcpy(slot_of(found, p), slot_of(answer.final_state, p), found.bytes() / pieces.size());
+  answer.final_state = std::move(found);
   return answer;
 }
 

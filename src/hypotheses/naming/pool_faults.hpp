@@ -21,7 +21,8 @@ struct PoolFault {
   std::function<void(const kda::PoolCall&, const Pieces&, tensor::Tensor& states)> reads = {};
   std::function<void(const kda::PoolCall&, const Pieces&, tensor::Tensor& states)> stores = {};
   std::function<void(const kda::PoolCall&, tensor::Tensor& pool)> behind = {};
-  bool remembers = false;  ///< what it does depends on the calls before
+  bool (*needs)(const kda::PoolCall&) = nullptr;  ///< what other calls lack; null: nothing
+  bool is_candidate = true;  ///< of naming; not where it depends on calls before, or is told row by row
 };
 
 std::span<const PoolFault> pool_faults();

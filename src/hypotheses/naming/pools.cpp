@@ -43,26 +43,43 @@ class Displaced {
     constexpr double most = 1 << 24;  // elements of states that are computed
     if (wrong_.empty()) return std::nullopt;
     if (std::optional<Cause> found = by_stores()) return found;
-    const std::size_t slots = call_.slots();
-    if (static_cast<double>(slots * call_.pieces.size()) * static_cast<double>(state_) > most)
-      return std::nullopt;
+    const std::size_t slots = call_.read_from().shape()[0];
     std::vector<std::size_t> read(call_.pieces.size(), slots);
     double left = 0;
-    for (std::size_t slot = 0; slot < slots; ++slot) {
+    /// Whoever is as it is from a state of slot `slot`, or from what its own slot held.
+    const auto read_from = [&](std::optional<std::size_t> slot) {
       const Left one = with({.slots = [slot](const kda::PoolCall&, PoolFault::Pieces& pieces) {
-        for (kda::PoolPiece& piece : pieces) piece.from = slot;
+        for (kda::PoolPiece& piece : pieces) piece.from = slot.value_or(piece.from), piece.from_zero = false;
       }});
       for (const std::size_t p : wrong_)
         if (read[p] == slots && is_as(one, p))
-          read[p] = slot, left = std::max(left, state_ratio(p, &one.states[p * state_]));
+          read[p] = slot.value_or(call_.pieces[p].from),
+          left = std::max(left, state_ratio(p, &one.states[p * state_]));
+    };
+    const auto is_known = [&](std::size_t p) { return read[p] < slots; };
+    if (std::ranges::any_of(wrong_, [&](std::size_t p) { return call_.pieces[p].from_zero; }))
+      read_from(std::nullopt);
+    if (!std::ranges::all_of(wrong_, is_known)) {
+      if (static_cast<double>(slots * call_.pieces.size()) * static_cast<double>(state_) > most)
+        return std::nullopt;
+      for (std::size_t slot = 0; slot < slots; ++slot) read_from(slot);
+      if (!std::ranges::all_of(wrong_, is_known)) return std::nullopt;
     }
     std::vector<std::string> says;
+    const char* name = "stale_start";
     for (const std::size_t p : wrong_) {
-      if (read[p] == slots) return std::nullopt;
-      says.push_back(fmt::format("request {} reads slot {}, not slot {}", call_.pieces[p].tokens.index,
-                                 read[p], call_.pieces[p].from));
+      const kda::PoolPiece& piece = call_.pieces[p];
+      if (piece.from_zero && read[p] == piece.from) {
+        says.push_back(fmt::format("sequence {} starts from what its slot held: has_initial_state is false",
+                                   piece.tokens.index));
+        continue;
+      }
+      name = "other_slot_read";
+      says.push_back(fmt::format("request {} reads slot {}, {}", piece.tokens.index, read[p],
+                                 piece.from_zero ? std::string("and has_initial_state is false")
+                                                 : fmt::format("not slot {}", piece.from)));
     }
-    return told("other_slot_read", std::move(says), left);
+    return told(name, std::move(says), left);
   }
 
  private:
@@ -93,12 +110,13 @@ class Displaced {
   /// All that is wrong are states that belong in other slots, or were not stored, and requests left out.
   std::optional<Cause> by_stores() const {
     std::vector<std::string> says;
-    const std::vector<double> before = values(call_.states);
+    const std::vector<double> before = values(call_.states), held = values(call_.read_from());
     double left = 0;
     const char* name = "request_left_out";  // unless a state is elsewhere
     for (const std::size_t p : wrong_) {
       const std::size_t to = call_.pieces[p].to;
-      const double *const old = &before[to * state_], *const read = &before[call_.pieces[p].from * state_];
+      if (!call_.pieces[p].is_stored()) return std::nullopt;
+      const double *const old = &before[to * state_], *const read = &held[call_.pieces[p].from * state_];
       if (!has_output(right_, p)) {
         if (!is_silent(p) || !is_state(p, old)) return std::nullopt;
         says.push_back(fmt::format("request {} is left out: its o is zero, and slot {} keeps its state",
@@ -155,6 +173,11 @@ Naming name_pool_fault(const kda::Problem& problem, const PoolOutput& output) {
   const auto left_by = [&](const tensor::Tensor& o, const tensor::Tensor& states,
                            const tensor::Tensor& pool) {
     UnitValues left{values(o), values(states), values(tensor::picked(pool, 0, alone))};
+    const std::vector<kda::PoolPiece>& pieces = problem.pool->pieces;
+    const std::size_t size = left[1].size() / pieces.size();
+    for (std::size_t p = 0; p < pieces.size(); ++p)  // a state that is stored nowhere is nobody's
+      if (!pieces[p].is_stored())
+        std::fill_n(left[1].begin() + static_cast<std::ptrdiff_t>(p * size), size, 0.0);
     // Where there was NaN there has to be one.
     for (std::vector<double>& unit : left)
       for (double& x : unit)
@@ -177,7 +200,7 @@ Naming name_pool_fault(const kda::Problem& problem, const PoolOutput& output) {
   }
   std::vector<Candidate> candidates;
   for (const PoolFault& fault : pool_faults())
-    if (!fault.remembers)
+    if (fault.is_candidate && (fault.needs == nullptr || fault.needs(*problem.pool)))
       candidates.push_back({fault.name, fault.what, [&with, &fault] { return with(fault); }});
   Naming naming;
   naming.tried = candidates.size();

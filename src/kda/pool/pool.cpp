@@ -26,12 +26,17 @@ using tensor::Tensor;
 /// The table, row by row: all that can be wrong with it is refused here.
 class Rows {
  public:
-  Rows(const SlotTable& table, std::size_t slots, std::size_t sequences)
-      : table_(table), slots_(static_cast<std::int64_t>(slots)) {
+  Rows(const SlotTable& table, const SlotCounts& slots, std::size_t sequences)
+      : table_(table), slots_(slots) {
     const std::size_t wanted = sequences * std::max<std::size_t>(1, table.columns);
     if (table.indices.size() != wanted)
       refuse_call(fmt::format("inputs/state_indices has {} entries; wanted {} for {} sequences",
                               table.indices.size(), wanted, sequences));
+    check_has_state(table.has_state, sequences);
+    const std::size_t outputs = sequences * std::max<std::size_t>(1, table.output_columns);
+    if (!table.outputs.empty() && table.outputs.size() != outputs)
+      refuse_call(fmt::format("inputs/output_indices has {} entries; wanted {} for {} sequences",
+                              table.outputs.size(), outputs, sequences));
     if (table.accepted.empty()) return;
     if (table.columns == 0)
       refuse_call("inputs/num_accepted_tokens is there but inputs/state_indices is [N]; wanted [N,S]",
@@ -41,41 +46,72 @@ class Rows {
                               table.accepted.size(), sequences));
   }
 
-  void add(const Sequence& sequence, std::vector<PoolPiece>& pieces) {
+  void add(const Sequence& sequence) {
     const std::size_t n = sequence.index;
     if (sequence.length() == 0) return;
-    if (table_.columns > 0 && sequence.length() > table_.columns)
+    const std::size_t columns = has_outputs() ? table_.output_columns : table_.columns;
+    if (columns > 0 && sequence.length() > columns)
       refuse_call(
-          fmt::format("inputs/state_indices has {} columns but sequence {} has {} tokens; wanted a slot "
+          fmt::format("inputs/{} has {} columns but sequence {} has {} tokens; wanted a slot "
                       "for each of them",
-                      table_.columns, n, sequence.length()));
+                      has_outputs() ? "output_indices" : "state_indices", columns, n, sequence.length()));
     const std::size_t read_from = column_read(n);
-    if (read_from == none || is_padding_row(n, read_from, sequence.length())) return;
-    const std::size_t from = slot(n, read_from);
-    take(from, n);
-    if (table_.columns == 0) return pieces.push_back({sequence, from, from});
-    std::set<std::size_t> stored;
-    const std::size_t tokens = tokens_of(n, sequence.length());
-    for (std::size_t t = 0; t < tokens; ++t) {
-      if (is_padding(n, t)) continue;
-      const std::size_t to = slot(n, t);
-      if (!stored.insert(to).second)
-        refuse_call(
-            fmt::format("{} is {}, as another of the row; wanted a slot for each token", entry(n, t), to));
-      take(to, n);
-      pieces.push_back({sequence.part(0, t + 1), from, to});
+    if (read_from == none || is_padding_row(n, read_from, sequence.length()))
+      return found_.padding.push_back(sequence);
+    const std::size_t from = slot(n, read_from, true);
+    if (!slots_.read && !has_outputs()) take(from, n);
+    if (!slots_.read && has_outputs()) readers_.emplace(from, n);
+    std::vector<PoolPiece>& pieces = found_.pieces;
+    const bool from_zero = !table_.has_state.empty() && table_.has_state[n] == 0;
+    if (columns == 0) {
+      const bool is_stored = !has_outputs() || !is_padding(index(n, 0, true));
+      pieces.push_back({sequence, from, is_stored ? slot(n, 0) : PoolPiece::nowhere, from_zero});
+      if (is_stored) take(pieces.back().to, n);
+      return;
     }
+    std::set<std::size_t> stored;
+    const std::size_t tokens = has_outputs() ? sequence.length() : tokens_of(n, sequence.length());
+    if (tokens < sequence.length()) found_.padding.push_back(sequence.part(tokens, sequence.length()));
+    for (std::size_t t = 0; t < tokens; ++t) {
+      const bool is_stored = !is_padding(index(n, t, has_outputs()));
+      // What is stored nowhere has an o where outputs say so.
+      if (!is_stored && (!has_outputs() || t + 1 < tokens)) continue;
+      const std::size_t to = is_stored ? slot(n, t) : PoolPiece::nowhere;
+      if (is_stored && !stored.insert(to).second)
+        refuse_call(fmt::format("{} is {}, as another of the row; wanted a slot for each token",
+                                entry(n, t, has_outputs()), to));
+      if (is_stored) take(to, n);
+      pieces.push_back({sequence.part(0, t + 1), from, to, from_zero});
+    }
+  }
+
+  PoolPieces found() {
+    for (const auto& [slot, n] : readers_)
+      if (const auto owner = owners_.find(slot); owner != owners_.end() && owner->second != n)
+        refuse_call(
+            fmt::format("slot {} is read by sequence {} and stored to by sequence {}; wanted it in one "
+                        "row only",
+                        slot, n, owner->second),
+            "what is read would depend on who is first");
+    if (found_.pieces.empty())
+      refuse_call("inputs/state_indices has padding alone: no token of this call is computed");
+    return std::move(found_);
   }
 
  private:
   static constexpr std::size_t none = std::size_t(-1);
 
-  std::int64_t index(std::size_t n, std::size_t column) const {
-    return table_.indices[n * std::max<std::size_t>(1, table_.columns) + column];
+  bool has_outputs() const { return !table_.outputs.empty(); }
+  /// `output`: of output_indices.
+  std::int64_t index(std::size_t n, std::size_t column, bool output = false) const {
+    return output ? table_.outputs[n * std::max<std::size_t>(1, table_.output_columns) + column]
+                  : table_.indices[n * std::max<std::size_t>(1, table_.columns) + column];
   }
-  std::string entry(std::size_t n, std::size_t column) const {
-    return table_.columns == 0 ? fmt::format("inputs/state_indices[{}]", n)
-                               : fmt::format("inputs/state_indices[{},{}]", n, column);
+  std::string entry(std::size_t n, std::size_t column, bool output = false) const {
+    const std::string_view table = output ? "output_indices" : "state_indices";
+    return (output ? table_.output_columns : table_.columns) == 0
+               ? fmt::format("inputs/{}[{}]", table, n)
+               : fmt::format("inputs/{}[{},{}]", table, n, column);
   }
   /// `none`: of padding.
   std::size_t column_read(std::size_t n) const {
@@ -91,10 +127,10 @@ class Rows {
   }
   /// Whether the row of so many tokens that is read from that column is padding as a whole.
   bool is_padding_row(std::size_t n, std::size_t column, std::size_t length) const {
-    if (!is_padding(n, column)) return false;
-    if (table_.padding != PaddingSlots::negative_tokens || table_.columns == 0) return true;
+    if (!is_padding(index(n, column))) return false;
+    if (table_.padding != PaddingSlots::negative_tokens || table_.columns == 0 || has_outputs()) return true;
     for (std::size_t t = 0; t < length; ++t)
-      if (!is_padding(n, t))
+      if (!is_padding(index(n, t)))
         refuse_call(
             fmt::format("{} is {}, where the row begins, and token {} is stored in slot {}; wanted padding "
                         "in all of the row",
@@ -105,36 +141,39 @@ class Rows {
   /// Tokens of a row that is none: all of them, or those before the first that is padding.
   std::size_t tokens_of(std::size_t n, std::size_t length) const {
     std::size_t tokens = 0;
-    while (tokens < length && !is_padding(n, tokens)) ++tokens;
+    while (tokens < length && !is_padding(index(n, tokens))) ++tokens;
     if (tokens == length || table_.padding == PaddingSlots::nonpositive) return length;
     if (table_.padding != PaddingSlots::negative_tokens)
       refuse_call(fmt::format("{} is {}, which is padding, and token {} of the sequence is stored there",
                               entry(n, tokens), index(n, tokens), tokens),
                   "a row is padding as a whole, by the slot it is read from");
     for (std::size_t t = tokens; t < length; ++t)
-      if (!is_padding(n, t))
+      if (!is_padding(index(n, t)))
         refuse_call(fmt::format("{} is {}, which is padding, and token {} behind it is stored in slot {}",
                                 entry(n, tokens), index(n, tokens), t, index(n, t)),
                     "the tokens of a row that are padding are its last ones");
     return tokens;
   }
-  bool is_padding(std::size_t n, std::size_t column) const {
+  bool is_padding(std::int64_t slot) const {
     switch (table_.padding) {
       case PaddingSlots::none:
         return false;
       case PaddingSlots::negative:
       case PaddingSlots::negative_tokens:
-        return index(n, column) < 0;
+        return slot < 0;
       case PaddingSlots::nonpositive:
         break;
     }
-    return index(n, column) <= 0;
+    return slot <= 0;
   }
-  std::size_t slot(std::size_t n, std::size_t column) const {
-    const std::int64_t found = index(n, column);
-    if (found < 0 || found >= slots_)
-      refuse_call(fmt::format("{} is {}; wanted 0..{}, the slots of inputs/state_pool", entry(n, column),
-                              found, slots_ - 1),
+  /// That a row is read from, or stored in.
+  std::size_t slot(std::size_t n, std::size_t column, bool is_read = false) const {
+    const bool output = !is_read && has_outputs(), elsewhere = is_read && slots_.read;
+    const std::int64_t found = index(n, column, output),
+                       slots = static_cast<std::int64_t>(elsewhere ? *slots_.read : slots_.stored);
+    if (found < 0 || found >= slots)
+      refuse_call(fmt::format("{} is {}; wanted 0..{}, the slots of inputs/{}", entry(n, column, output),
+                              found, slots - 1, elsewhere ? "state_source" : "state_pool"),
                   found < 0 && table_.padding == PaddingSlots::none
                       ? "options/padding_slots says which numbers are padding"
                       : "");
@@ -143,16 +182,19 @@ class Rows {
   void take(std::size_t slot, std::size_t n) {
     const auto [owner, is_new] = owners_.emplace(slot, n);
     if (!is_new && owner->second != n)
-      refuse_call(
-          fmt::format("inputs/state_indices names slot {} in the rows of sequences {} and {}; wanted a "
-                      "slot in one row only",
-                      slot, owner->second, n),
-          "also where no row stores to it: two sequences that begin from one state need two slots of it");
+      refuse_call(fmt::format("inputs/{} names slot {} in the rows of sequences {} and {}; wanted a "
+                              "slot in one row only",
+                              has_outputs() ? "output_indices" : "state_indices", slot, owner->second, n),
+                  has_outputs() ? ""
+                                : "also where no row stores to it: two sequences that begin from one state "
+                                  "need two slots of it");
   }
 
   const SlotTable& table_;
-  const std::int64_t slots_;
-  std::map<std::size_t, std::size_t> owners_;  ///< by slot: the sequence that names it
+  const SlotCounts slots_;
+  std::map<std::size_t, std::size_t> owners_;        ///< by slot: the sequence that names it
+  std::multimap<std::size_t, std::size_t> readers_;  ///< ... and those that read it where others store
+  PoolPieces found_;
 };
 
 std::size_t bytes_of_slot(const Tensor& states) { return states.bytes() / states.shape()[0]; }
@@ -163,6 +205,21 @@ std::vector<std::int64_t> offsets_of(const std::vector<PoolPiece>& pieces) {
   for (const PoolPiece& piece : pieces)
     offsets.push_back(offsets.back() + static_cast<std::int64_t>(piece.tokens.length()));
   return offsets;
+}
+
+/// The tokens of these sequences one after the other, as o of one.
+Tensor rows_of(const PoolCall& call, const Tensor& o, const std::vector<Sequence>& sequences) {
+  tensor::Shape shape = o.shape();
+  const std::size_t bytes = o.bytes() / (shape[0] * shape[1]);
+  shape[0] = 1, shape[1] = 0;
+  for (const Sequence& sequence : sequences) shape[1] += sequence.length();
+  Tensor rows(o.name(), o.dtype(), std::move(shape));
+  std::byte* to = rows.data();
+  for (const Sequence& sequence : sequences) {
+    std::memcpy(to, o.data() + row_of(call.problem, sequence, 0) * bytes, sequence.length() * bytes);
+    to += sequence.length() * bytes;
+  }
+  return rows;
 }
 
 /// Whether the next piece has the tokens of this one, and more.
@@ -186,14 +243,40 @@ std::string_view name_of(PaddingSlots padding) {
   return "negative_tokens";
 }
 
-std::vector<PoolPiece> pieces_of(const SlotTable& table, std::size_t slots,
-                                 const std::vector<Sequence>& sequences) {
+std::string_view name_of(PaddingOutput output) {
+  return output == PaddingOutput::zero        ? "zero"
+         : output == PaddingOutput::untouched ? "untouched"
+                                              : "unspecified";
+}
+
+PoolPieces pieces_of(const SlotTable& table, const SlotCounts& slots,
+                     const std::vector<Sequence>& sequences) {
   Rows rows(table, slots, sequences.size());
-  std::vector<PoolPiece> pieces;
-  for (const Sequence& sequence : sequences) rows.add(sequence, pieces);
-  if (pieces.empty())
-    refuse_call("inputs/state_indices has padding alone: no token of this call is computed");
-  return pieces;
+  for (const Sequence& sequence : sequences) rows.add(sequence);
+  return rows.found();
+}
+
+void check_has_state(const std::vector<std::int64_t>& has_state, std::size_t sequences) {
+  if (!has_state.empty() && has_state.size() != sequences)
+    refuse_call(fmt::format("inputs/has_initial_state has {} entries; wanted {}, one a sequence",
+                            has_state.size(), sequences));
+  for (std::size_t n = 0; n < has_state.size(); ++n)
+    if (has_state[n] != 0 && has_state[n] != 1)
+      refuse_call(fmt::format("inputs/has_initial_state[{}] is {}; wanted 0 or 1", n, has_state[n]));
+}
+
+void zero_state(Tensor& states, std::size_t n) {
+  const std::size_t bytes = bytes_of_slot(states);
+  std::memset(states.data() + n * bytes, 0, bytes);
+}
+
+Tensor states_read(const PoolCall& call, const std::vector<PoolPiece>& pieces) {
+  std::vector<std::size_t> slots;
+  for (const PoolPiece& piece : pieces) slots.push_back(piece.from);
+  Tensor states = tensor::picked(call.read_from(), 0, slots).named("initial_state");
+  for (std::size_t p = 0; p < pieces.size(); ++p)
+    if (pieces[p].from_zero) zero_state(states, p);
+  return states;
 }
 
 void check_call(const Outline& call) {
@@ -222,15 +305,21 @@ Outline ordinary_form(const Outline& call, numeric::DType states, const std::vec
 Problem ordinary_form(PoolCall call) {
   check_call(call.problem);
   call.states = std::move(call.states).named("state_pool");
-  check_shape("state_pool", "inputs/state_pool", call.states.shape(), call.problem.dimensions(),
-              call.problem.options.state_v_first);
-  call.pieces = pieces_of(call.table, call.slots(), call.problem.sequences());
+  if (call.source) call.source = std::move(*call.source).named("state_source");
+  for (const Tensor* const pool : {&std::as_const(call.states), &call.read_from()})
+    check_shape(pool->name(), "inputs/" + pool->name(), pool->shape(), call.problem.dimensions(),
+                call.problem.options.state_v_first);
+  SlotCounts slots{call.slots(), {}};
+  if (call.source) slots.read = call.source->shape()[0];
+  PoolPieces found = pieces_of(call.table, slots, call.problem.sequences());
+  call.pieces = std::move(found.pieces), call.padding = std::move(found.padding);
   std::vector<Sequence> tokens;
   for (const PoolPiece& piece : call.pieces) {
     tokens.push_back(piece.tokens);
-    tokens.back().index = piece.from;
+    tokens.back().index = tokens.size() - 1;
   }
-  Problem problem = excerpt(call.problem, tokens, Layout::packed, {&call.states, nullptr});
+  const Tensor states = states_read(call, call.pieces);
+  Problem problem = excerpt(call.problem, tokens, Layout::packed, {&states, nullptr});
   problem.pool = std::make_shared<const PoolCall>(std::move(call));
   return problem;
 }
@@ -257,7 +346,8 @@ Tensors of_call(const PoolCall& call, const Tensors& ordinary) {
     const Tensor states = found->second.converted_to(pool.dtype());
     const std::size_t bytes = bytes_of_slot(pool);
     for (std::size_t p = 0; p < call.pieces.size(); ++p)
-      std::memcpy(pool.data() + call.pieces[p].to * bytes, states.data() + p * bytes, bytes);
+      if (call.pieces[p].is_stored())
+        std::memcpy(pool.data() + call.pieces[p].to * bytes, states.data() + p * bytes, bytes);
     answer.emplace("state_pool", std::move(pool));
   }
   return answer;
@@ -265,29 +355,27 @@ Tensors of_call(const PoolCall& call, const Tensors& ordinary) {
 
 Tensors of_ordinary_form(const PoolCall& call, Tensors answer) {
   if (const auto found = answer.find("o"); found != answer.end()) {
-    const Tensor& from = found->second;
-    tensor::Shape shape = from.shape();
-    const std::size_t row = from.bytes() / (shape[0] * shape[1]);
-    const std::vector<std::int64_t> offsets = offsets_of(call.pieces);
-    shape[0] = 1, shape[1] = static_cast<std::size_t>(offsets.back());
-    Tensor o("o", from.dtype(), std::move(shape));
-    for (std::size_t p = 0; p < call.pieces.size(); ++p)
-      std::memcpy(o.data() + static_cast<std::size_t>(offsets[p]) * row,
-                  from.data() + row_of(call.problem, call.pieces[p].tokens, 0) * row,
-                  call.pieces[p].tokens.length() * row);
-    found->second = std::move(o);
+    if (call.table.padding_output == PaddingOutput::zero && !call.padding.empty())
+      answer.emplace("padding_output", rows_of(call, found->second, call.padding).named("padding_output"));
+    std::vector<Sequence> tokens;
+    for (const PoolPiece& piece : call.pieces) tokens.push_back(piece.tokens);
+    found->second = rows_of(call, found->second, tokens);
   }
   if (const auto found = answer.find("state_pool"); found != answer.end()) {
     std::vector<std::size_t> slots;
-    for (const PoolPiece& piece : call.pieces) slots.push_back(piece.to);
-    answer.insert_or_assign("final_state", tensor::picked(found->second, 0, slots).named("final_state"));
+    for (const PoolPiece& piece : call.pieces) slots.push_back(piece.is_stored() ? piece.to : 0);
+    Tensor states = tensor::picked(found->second, 0, slots).named("final_state");
+    for (std::size_t p = 0; p < call.pieces.size(); ++p)
+      if (!call.pieces[p].is_stored()) zero_state(states, p);
+    answer.insert_or_assign("final_state", std::move(states));
   }
   return answer;
 }
 
 std::vector<std::size_t> slots_left_alone(const PoolCall& call) {
   std::vector<bool> is_stored(call.slots(), false);
-  for (const PoolPiece& piece : call.pieces) is_stored[piece.to] = true;
+  for (const PoolPiece& piece : call.pieces)
+    if (piece.is_stored()) is_stored[piece.to] = true;
   std::vector<std::size_t> slots;
   for (std::size_t slot = 0; slot < is_stored.size(); ++slot)
     if (!is_stored[slot]) slots.push_back(slot);
@@ -297,8 +385,9 @@ std::vector<std::size_t> slots_left_alone(const PoolCall& call) {
 std::string place_in_call(const PoolCall& call, std::string_view tensor, std::vector<std::size_t>& index) {
   const bool v_first = call.problem.options.state_v_first;
   if (tensor == "final_state") {
-    index[0] = call.pieces[index[0]].to;
-    return place("state_pool", index, v_first);
+    const PoolPiece& piece = call.pieces[index[0]];
+    index[0] = piece.is_stored() ? piece.to : piece.tokens.index;
+    return place(piece.is_stored() ? "state_pool" : tensor, index, v_first);
   }
   if (tensor == "o") {
     const std::vector<std::int64_t> offsets = offsets_of(call.pieces);
@@ -311,9 +400,12 @@ std::string place_in_call(const PoolCall& call, std::string_view tensor, std::ve
 }
 
 Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype) {
-  if (problem.pool)
-    return ordinary_form({with_inputs_rounded_to(problem.pool->problem, dtype), problem.pool->states.clone(),
-                          problem.pool->table});
+  if (problem.pool) {
+    const PoolCall& call = *problem.pool;
+    PoolCall rounded{with_inputs_rounded_to(call.problem, dtype), call.states.clone(), call.table};
+    if (call.source) rounded.source = call.source->clone();
+    return ordinary_form(std::move(rounded));
+  }
   return with_inputs(problem, [&](const InputSlot& slot, const tensor::Tensor& tensor) {
     return slot.is_rounded ? tensor.converted_to(dtype) : tensor.clone();
   });

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,12 +28,24 @@ std::string_view name_of(PaddingSlots padding);
 inline constexpr PaddingSlots every_padding[] = {PaddingSlots::none, PaddingSlots::negative,
                                                  PaddingSlots::nonpositive, PaddingSlots::negative_tokens};
 
-/// state_indices and num_accepted_tokens.
+/// What a kernel writes as o of rows of padding.
+enum class PaddingOutput : std::uint8_t { unspecified, zero, untouched };
+std::string_view name_of(PaddingOutput output);
+inline constexpr PaddingOutput every_padding_output[] = {PaddingOutput::unspecified, PaddingOutput::zero,
+                                                         PaddingOutput::untouched};
+
+/// state_indices, output_indices, num_accepted_tokens and has_initial_state.
 struct SlotTable {
   std::vector<std::int64_t> indices;  ///< [N] or [N, columns]
   std::size_t columns = 0;  ///< 0: one slot a sequence, where its state is read and stored at the end
   std::vector<std::int64_t> accepted;  ///< [N]; empty: the first column is read
   PaddingSlots padding = PaddingSlots::none;
+  std::vector<std::int64_t> has_state =
+      {};  ///< [N]: 0 starts from zero, whatever its slot holds; empty: none
+  /// [N] or [N, output_columns]: where states are stored, of each token or at the end; padding: nowhere.
+  std::vector<std::int64_t> outputs = {};  ///< empty: in the slots of `indices`
+  std::size_t output_columns = 0;
+  PaddingOutput padding_output = PaddingOutput::unspecified;
 
   bool operator==(const SlotTable&) const = default;
 };
@@ -41,14 +54,30 @@ struct SlotTable {
 /// its last token is stored in.
 struct PoolPiece {
   Sequence tokens;
-  std::size_t from, to;
+  std::size_t from, to;    ///< `to` may be `nowhere`
+  bool from_zero = false;  ///< and not from what slot `from` holds
+
+  static constexpr std::size_t nowhere = std::size_t(-1);
+  bool is_stored() const { return to != nowhere; }
+};
+struct PoolPieces {
+  std::vector<PoolPiece> pieces;
+  std::vector<Sequence> padding;
 };
 
-/// The pieces of a call on a pool of that many slots, by sequence and token; none of padding, of sequences
-/// without tokens and of tokens whose state is not stored. Throws Error{input} for a table that says what
-/// cannot be done.
-std::vector<PoolPiece> pieces_of(const SlotTable& table, std::size_t slots,
-                                 const std::vector<Sequence>& sequences);
+/// The pieces of a call on pools of that many slots, by sequence and token; none of padding, of sequences
+/// without tokens and of tokens whose state is not stored, but for the last token of a row that has outputs.
+/// Throws Error{input} for a table that says what cannot be done.
+struct SlotCounts {
+  std::size_t stored;
+  std::optional<std::size_t> read;  ///< of another pool
+};
+PoolPieces pieces_of(const SlotTable& table, const SlotCounts& slots, const std::vector<Sequence>& sequences);
+
+/// Throws Error{input} unless there is a 0 or a 1 for each of so many sequences.
+void check_has_state(const std::vector<std::int64_t>& has_state, std::size_t sequences);
+/// State number n of these becomes zero.
+void zero_state(tensor::Tensor& states, std::size_t n);
 
 /// Throws Error{input} for what a call on a pool cannot have: an initial state, a loss.
 void check_call(const Outline& call);
@@ -57,19 +86,26 @@ struct PoolCall {
   Problem problem;        ///< its tokens, without an initial state and a loss
   tensor::Tensor states;  ///< state_pool [slots,HV,K,V], or [slots,HV,V,K]
   SlotTable table;
-  std::vector<PoolPiece> pieces = {};  ///< ordinary_form fills it in
+  std::optional<tensor::Tensor> source = {};  ///< state_source, where states are read from another pool
+  std::vector<PoolPiece> pieces = {};         ///< ordinary_form fills it in, and this
+  std::vector<Sequence> padding = {};
 
+  const tensor::Tensor& read_from() const { return source ? *source : states; }
   std::size_t slots() const { return states.shape()[0]; }
 };
 
+/// The states that pieces start from, one after the other.
+tensor::Tensor states_read(const PoolCall& call, const std::vector<PoolPiece>& pieces);
+
 /// Its ordinary form, which keeps it. Throws Error{input} as pieces_of and check_call do.
 Problem ordinary_form(PoolCall call);
-/// The same of its outline; `states`: the element type of the pool.
+/// The same of its outline; `states`: the element type of the pool that is read.
 Outline ordinary_form(const Outline& call, numeric::DType states, const std::vector<PoolPiece>& pieces);
 
 /// The tensors of a call: o in its shape, zero at padding, and state_pool; from those of its ordinary form.
 Tensors of_call(const PoolCall& call, const Tensors& ordinary);
-/// The other way round: o and final_state, as far as they are there. The pool stays beside them.
+/// The other way round: o and final_state, as far as they are there. The pool stays beside them, and o of
+/// padding that must be zero as padding_output. States that are stored nowhere are zero.
 Tensors of_ordinary_form(const PoolCall& call, Tensors answer);
 
 /// The same problem with q, k, v and do rounded to `dtype`; gates, beta, parameters and states stay as they

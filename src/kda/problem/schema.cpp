@@ -27,6 +27,7 @@ constexpr TensorSpec specs[] = {
     row("dt_bias", input, false, {value_head_decay}, 1),
     row("initial_state", input, false, {sequence, value_head, key, value}, 4, true),
     row("state_pool", input, false, {slot, value_head, key, value}, 4, true),
+    row("state_source", input, false, {slot, value_head, key, value}, 4, true),
     row("do", input, false, {batch, token, value_head, value}, 4),
     row("dht", input, false, {sequence, value_head, key, value}, 4, true),
     row("o", output, true, {batch, token, value_head, value}, 4),

@@ -36,30 +36,34 @@ std::vector<std::int64_t> shuffled_slots(std::size_t slots, PaddingSlots padding
 }
 
 /// One call: with drafts every sequence has a few tokens and a slot for each; without, a quarter of them are
-/// being prefilled and the others have one token. Where there is padding about a fifth of the rows are, and
-/// where tokens may be about a third of the drafts end with one.
+/// being prefilled and the others have one token; the first row of a call with drafts has no draft, behind
+/// two accepted tokens. Where there is padding about a fifth of the rows are, and the last, what is stored
+/// for which nobody overwrites; where tokens may be about a third of the drafts end with one.
 Problem serve(const Settings& settings) {
   Numbers numbers(settings);
   const std::size_t rows = settings.count("sequences"), columns = settings.count("drafts");
   const std::size_t most = settings.count("T"), of_row = std::max<std::size_t>(1, columns);
   SlotTable table;
   table.columns = columns, table.padding = padding_of(settings);
-  const std::size_t slots = std::max(settings.count("slots"), rows * of_row + 1);
+  const std::size_t apart = settings.count("apart"),
+                    slots = std::max(settings.count("slots"), (apart > 0 ? 2 : 1) * rows * of_row + 1);
   const std::vector<std::int64_t> free = shuffled_slots(slots, table.padding, numbers);
   Draft draft(settings);
   draft.cu_seqlens = {0};
   for (std::size_t n = 0; n < rows; ++n) {
-    const bool is_padding = n > 0 && table.padding != PaddingSlots::none && numbers.of(0, 4) == 0;
-    const std::size_t length = is_padding              ? 1
+    const bool is_padding =
+        n > 0 && table.padding != PaddingSlots::none && (numbers.of(0, 4) == 0 || n + 1 == rows);
+    const bool is_step = n == 0 && columns > 1;
+    const std::size_t length = is_padding || is_step   ? 1
                                : columns > 0           ? numbers.of(1, columns)
                                : numbers.of(0, 3) == 0 ? numbers.of(1, most)
                                                        : 1;
     draft.cu_seqlens.push_back(draft.cu_seqlens.back() + static_cast<std::int64_t>(length));
     const bool of_tokens = columns > 0 && table.padding == PaddingSlots::negative_tokens;
     if (of_tokens)
-      table.accepted.push_back(static_cast<std::int64_t>(numbers.of(0, columns + 1)));
+      table.accepted.push_back(static_cast<std::int64_t>(numbers.of(is_step ? 2 : 0, columns + 1)));
     else if (columns > 0)
-      table.accepted.push_back(static_cast<std::int64_t>(numbers.of(1, columns)));
+      table.accepted.push_back(static_cast<std::int64_t>(numbers.of(is_step ? 2 : 1, columns)));
     for (std::size_t i = 0; i < of_row; ++i)
       table.indices.push_back(!is_padding                                  ? free[n * of_row + i]
                               : table.padding == PaddingSlots::nonpositive ? 0
@@ -68,6 +72,16 @@ Problem serve(const Settings& settings) {
     const auto read_at = static_cast<std::size_t>(of_tokens ? table.accepted.back() : 0);
     if (of_tokens && !is_padding && length > 1 && read_at < length && numbers.of(0, 2) == 0)
       table.indices[n * of_row + length - 1] = -1;
+  }
+  if (settings.count("new") > 0)
+    for (std::size_t n = 0; n < rows; ++n) table.has_state.push_back(n > 0 && numbers.of(0, 2) > 0);
+  if (settings.count("zeros") > 0) table.padding_output = PaddingOutput::zero;
+  // The slots behind those that are read; a fifth of the states are stored nowhere, where that has a number.
+  table.output_columns = apart > 0 ? columns : 0;
+  for (std::size_t i = 0; apart > 0 && i < rows * of_row; ++i) {
+    const bool is_stored = table.padding == PaddingSlots::none || numbers.of(0, 4) > 0;
+    const std::int64_t nowhere = table.padding == PaddingSlots::nonpositive ? 0 : -1;
+    table.outputs.push_back(is_stored ? free[rows * of_row + i] : nowhere);
   }
   draft.T = static_cast<std::size_t>(draft.cu_seqlens.back());
   draft.N = slots;
@@ -81,7 +95,12 @@ Problem serve(const Settings& settings) {
                                                                          : numeric::DType::fp32;
   tensor::Tensor pool("state_pool", stored, {slots, draft.HV, draft.K, draft.V});
   for (std::size_t i = 0; i < pool.size(); ++i) pool.set(i, settings["size"] * states[i]);
-  return ordinary_form({std::move(tokens), std::move(pool), std::move(table)});
+  PoolCall call{std::move(tokens), std::move(pool), std::move(table)};
+  if (apart > 1) {
+    call.source = call.states.clone();
+    for (std::size_t i = 0; i < call.states.size(); ++i) call.states.set(i, -call.source->value(i));
+  }
+  return ordinary_form(std::move(call));
 }
 
 }  // namespace
@@ -100,6 +119,11 @@ std::vector<Recipe> serving_recipes() {
             {"padding", "0: none; 1: slots below 0; 2: slot 0 too; 3: as 1, tokens too", 1, 0, 3, true},
             {"slots", "of the pool, more where they are needed", 24, 1, 4096, true},
             {"state_bits", "32, or 16: the pool is in bf16", 32, 16, 32, true},
+            {"new", "1: some requests are new: has_initial_state is 0, and their slots were others'", 0, 0, 1,
+             true},
+            {"apart", "1: states are stored in other slots than they are read; 2: in another pool", 0, 0, 2,
+             true},
+            {"zeros", "1: o of padding must be zero", 0, 0, 1, true},
             {"step", "which call of the server", 1, 0, 0x1p53, true}},
            serve}};
 }

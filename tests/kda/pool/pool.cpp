@@ -5,6 +5,7 @@
 #include "kda/problem/excerpt.hpp"
 #include "support/catch.hpp"
 #include "support/pools.hpp"
+#include "tensor/rearranged.hpp"
 
 namespace pool_tests {
 
@@ -127,6 +128,73 @@ TEST_CASE("a call with rounded inputs is a call on the same pool", "[pool]") {
   CHECK(rounded.pool->table == problem.pool->table);
   CHECK(test::differing_bits(rounded.pool->states, problem.pool->states) == 0);
   CHECK(test::differing_bits(rounded.q, problem.q.converted_to(numeric::DType::bf16)) == 0);
+}
+
+TEST_CASE("a request without an initial state starts from zero, whatever its slot holds", "[pool]") {
+  const auto answered = [](std::vector<std::int64_t> has_state, double held) {
+    kda::PoolCall call = test::make_call(rows_of(3, 4), {{5, 3, 8}, 0, {}}, 20);
+    call.table.has_state = std::move(has_state);
+    for (std::size_t i = 0; i < call.states.size() / 20; ++i)
+      call.states.set(3 * call.states.size() / 20 + i, held);
+    const kda::Problem problem = kda::ordinary_form(std::move(call));
+    CHECK(kda::slots_left_alone(*problem.pool).size() == 17);
+    return test::pool_answer(problem);
+  };
+  const kda::Tensors zero = answered({}, 0);
+  for (const double held : {7.0, std::numeric_limits<double>::quiet_NaN()}) {
+    const kda::Tensors fresh = answered({1, 0, 1}, held);
+    CHECK(test::differing_bits(fresh.at("o"), zero.at("o")) == 0);
+    CHECK(test::differing_bits(fresh.at("state_pool"), zero.at("state_pool")) == 0);
+    CHECK(test::differing_bits(answered({1, 1, 1}, held).at("o"), zero.at("o")) > 0);
+  }
+}
+
+TEST_CASE("a state is read in one slot and stored in another, of another pool too, or nowhere", "[pool]") {
+  for (const bool elsewhere : {false, true}) {
+    kda::PoolCall call = test::make_call(rows_of(3, 4), {{5, -1, 8}, 0, {}, PaddingSlots::negative}, 20);
+    const kda::Tensors in_place =
+        test::pool_answer(kda::ordinary_form({kda::clone(call.problem), call.states.clone(), call.table}));
+    if (elsewhere)
+      call.source = call.states.clone(),
+      call.states = tensor::picked(call.states, 0, std::vector<std::size_t>{9, 4, 2});
+    call.table.outputs = {2, 7, -1};
+    const kda::Problem problem = kda::ordinary_form(std::move(call));
+    REQUIRE(problem.pool->pieces.size() == 2);
+    CHECK(problem.pool->padding.size() == 1);
+    CHECK_FALSE(problem.pool->pieces[1].is_stored());
+    CHECK(kda::slots_left_alone(*problem.pool).size() == (elsewhere ? 2 : 19));
+    const kda::Tensors answer = test::pool_answer(problem);
+    CHECK(test::differing_bits(answer.at("o"), in_place.at("o")) == 0);
+    CHECK(test::differing_bits(slot_of(answer.at("state_pool"), 2), slot_of(in_place.at("state_pool"), 5)) ==
+          0);
+    for (const std::size_t slot : kda::slots_left_alone(*problem.pool))
+      CHECK(test::differing_bits(slot_of(answer.at("state_pool"), slot),
+                                 slot_of(problem.pool->states, slot)) == 0);
+  }
+}
+
+TEST_CASE("a table of outputs that cannot be is refused in one line", "[pool]") {
+  const auto said = [](std::vector<std::int64_t> outputs, PaddingSlots padding = PaddingSlots::negative,
+                       std::size_t columns = 0) {
+    kda::PoolCall call = test::make_call(rows_of(2, 2), {{5, 3}, 0, {}, padding}, 20);
+    call.table.outputs = std::move(outputs), call.table.output_columns = columns;
+    try {
+      kda::ordinary_form(std::move(call));
+    } catch (const Error& error) {
+      return error.found();
+    }
+    return std::string("taken");
+  };
+  CHECK(said({5, 9}) == "taken");
+  CHECK(said({6, -1}) == "taken");
+  CHECK(said({4, 5, 6, -1}, PaddingSlots::negative, 2) == "taken");
+  CHECK_THAT(said({6, 20}), ContainsSubstring("inputs/output_indices[1] is 20; wanted 0..19"));
+  CHECK_THAT(said({6, -1}, PaddingSlots::none), ContainsSubstring("inputs/output_indices[1] is -1"));
+  CHECK_THAT(said({6, 6}), ContainsSubstring("names slot 6 in the rows of sequences 0 and 1"));
+  CHECK_THAT(said({3, 9}), ContainsSubstring("slot 3 is read by sequence 1 and stored to by sequence 0"));
+  CHECK_THAT(said({6}), ContainsSubstring("inputs/output_indices has 1 entries; wanted 2"));
+  CHECK_THAT(said({6, 7}, PaddingSlots::negative, 1),
+             ContainsSubstring("1 columns but sequence 0 has 2 tokens"));
 }
 
 TEST_CASE("what cannot be done with a table is refused in one line", "[pool]") {
