@@ -152,7 +152,8 @@ class Judged {
     for (const std::size_t index : subjects)
       if (answers(index, wanted.pass))
         for (const explain::Invariant& law : explain::invariants()) {
-          if (!wants_law(request_, law)) continue;
+          const bool is_idle = law.of_checkpoints && outline().dimensions.checkpoints == 0;
+          if (!wants_law(request_, law) || (is_idle && request_.invariants->empty())) continue;
           Case item;
           item.answer = index, item.pass = wanted.pass, item.tensors = held(index, wanted);
           item.reference = {Reference::Kind::law, 0, fmt::format("invariant:{}", law.name)};

@@ -303,7 +303,7 @@ constexpr Invariant rows[] = {
     {"repeat", always, repeat},
     {"causality", needs_two_tokens_in_the_loss, causality},
     {"split", needs_two_tokens, split, false, false, Premise::state_is_all},
-    {"resume", needs_checkpoints, resume, false, false, Premise::state_is_all},
+    {"resume", needs_checkpoints, resume, false, false, Premise::state_is_all, true},
     {"batch", always, batch},
     {"heads", needs_two_heads, heads, false, false, Premise::heads_alike},
     {"neighbour", always, neighbour},

@@ -85,6 +85,7 @@ struct Invariant {
   bool calls_on_pools = false;
   bool by_name = false;  ///< tried only when it is asked for by its name
   Premise premise = Premise::nothing;
+  bool of_checkpoints = false;  ///< tried where there are any, or when it is asked for by its name
 };
 std::span<const Invariant> invariants();
 
