@@ -184,7 +184,7 @@ class Fixture:
         extents["D"] = extents.get("K", 0) if self._axes("g") == INPUTS["g"] else 1
         for name, slots in (("state_pool", "Z"), ("state_source", "Y")):
             if name in self.inputs:
-                extents[slots] = self.inputs[name].shape[0]
+                extents[slots] = (*self.inputs[name].shape, 0)[0]
         extents["P"] = extents.get("J", 0) * extents["D"]
         for name in INPUTS:
             if name in self.inputs:
