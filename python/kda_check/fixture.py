@@ -199,7 +199,7 @@ class Fixture:
         extents["D"] = extents.get("K", 0) if self._axes("g") == INPUTS["g"] else 1
         for name, slots in (("state_pool", "Z"), ("state_source", "Y")):
             if name in self.inputs:
-                extents[slots] = self.inputs[name].shape[0]
+                extents[slots] = (*self.inputs[name].shape, 0)[0]
         if "checkpoint_tokens" in self.inputs:
             extents["C"] = self.inputs["checkpoint_tokens"].shape[0]
         elif "checkpoint_every" in self.options:
