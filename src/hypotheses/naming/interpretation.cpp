@@ -374,7 +374,7 @@ class Recurrence {
   ExcerptAnswer in_chunks() {
     const std::size_t tokens = excerpt_.end - excerpt_.begin;
     plain::Head head;
-    if (reading_.loaded != nullptr && reading_.site->from != plain::Site::From::inputs)
+    if (plain::takes_loaded(reading_))
       head.k = plain::Matrix(tokens, K_), head.v = plain::Matrix(tokens, V_),
       head.scale = *reading_.options.scale;
     else

@@ -21,9 +21,9 @@ constexpr Site sites[] = {
     {"query", "q", Shape::keys, From::inputs},
     {"key", "k", Shape::keys, From::inputs},
     {"value", "v", Shape::values, From::inputs},
-    {"gate", "g", Shape::gates, From::inputs},
+    {"gate", "g", Shape::gates, From::gates},
     {"beta", "beta", Shape::column, From::inputs},
-    {"sums", "the sum of the gates", Shape::gates, From::inputs},
+    {"sums", "the sum of the gates", Shape::gates, From::gates},
     {"query_of_scores", "q in Aqk", Shape::keys, From::scores},
     {"key_of_scores", "k in Aqk", Shape::keys, From::scores},
     {"key_of_rows", "k of L's rows", Shape::keys, From::scores},
@@ -38,14 +38,14 @@ constexpr Site sites[] = {
     {"w", "w", Shape::keys, From::behind},
     {"v_new", "v_new", Shape::values, From::behind},
     {"v_new_of_o", "v_new, as o reads it,", Shape::values, From::behind},
-    {"v_new_of_writes", "v_new, as the state gets it,", Shape::values, From::behind},
+    {"v_new_of_writes", "v_new, as the state gets it,", Shape::values, From::behind, true},
     {"h", "the state before its chunk", Shape::states, From::behind},
     {"h_of_o", "the state before its chunk, as o reads it,", Shape::states, From::behind},
     {"h_of_w", "the state before its chunk, as v_new reads it,", Shape::states, From::behind},
     {"raised_query", "q exp(G)", Shape::keys, From::behind},
-    {"written", "k exp(G_n - G)", Shape::keys, From::behind},
-    {"carry", "exp(G_n), by which the state decays,", Shape::column, From::behind},
-    {"state", "the state that leaves a chunk", Shape::states, From::behind},
+    {"written", "k exp(G_n - G)", Shape::keys, From::behind, true},
+    {"carry", "exp(G_n), by which the state decays,", Shape::column, From::behind, true},
+    {"state", "the state that leaves a chunk", Shape::states, From::behind, true},
     {"o", "o", Shape::values, From::behind},
     {"do", "do", Shape::values, From::backwards},
     {"v_new_backwards", "v_new, as gradients read it,", Shape::values, From::backwards},
@@ -390,6 +390,20 @@ Matrix Moving::operator()(std::string_view site, Matrix own, const Chunk& chunk)
       moved(i, j) = move_->change != nullptr ? move_->change(x, e, chunk) : x;
     }
   return moved;
+}
+
+bool Moving::changes(const std::vector<Matrix>& right, const std::vector<Chunk>& chunks, std::size_t row) {
+  const bool has_rows = site_->shape != Shape::states && site_->name != "carry";
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    const bool is_last = i + 1 == right.size();
+    if (is_last && site_->leaves) return false;
+    const std::vector<double>& own = right[i].values();
+    const std::size_t seen = is_last && has_rows ? (row + 1) * right[i].columns() : own.size();
+    const Matrix moved = (*this)(site_->name, right[i], chunks[i]);
+    if (!std::equal(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(seen), moved.values().begin()))
+      return true;
+  }
+  return false;
 }
 
 }  // namespace kda_check::hypotheses::plain

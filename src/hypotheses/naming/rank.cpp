@@ -160,7 +160,7 @@ class Ranking {
 
   const std::vector<Unit>& units_;
   const Thresholds& thresholds_;
-  std::vector<UnitError> without_{};  ///< a fault, by unit
+  std::vector<UnitError> without_{};     ///< a fault, by unit
   std::vector<double> got_{}, right_{};  ///< sizes, likewise
   std::ptrdiff_t worst_ = 0;
 };
@@ -178,6 +178,14 @@ double Distance::ratio() const {
 }
 bool is_right(const Unit& unit) { return distance_between(unit.got, unit.right).ratio() <= unit.limit; }
 double size_of(const std::vector<double>& values) { return distance_between(values, values).expected.root(); }
+
+std::vector<std::size_t> best_first(const std::vector<Unit>& units, const std::vector<Candidate>& candidates,
+                                    const Thresholds& thresholds, int threads) {
+  std::vector<std::size_t> order;
+  for (const Ranked& one : Ranking(units, thresholds).ranked(candidates, threads))
+    order.push_back(one.candidate);
+  return order;
+}
 
 void rank(const std::vector<Unit>& units, const std::vector<Candidate>& candidates,
           const Thresholds& thresholds, int threads, Naming& naming, const MoreCandidates& more) {

@@ -45,19 +45,26 @@ Matrix lower(const Matrix& a, bool diagonal) {
   return weighted(a, [&](std::size_t i, std::size_t j) { return j < i || (diagonal && j == i) ? 1.0 : 0.0; });
 }
 
+/// What is no gate.
+void move_inputs(Chunk& c) {
+  c.q = c.moved("query", std::move(c.q)), c.k = c.moved("key", std::move(c.k));
+  c.v = c.moved("value", std::move(c.v));
+  Matrix beta(c.n, 1);
+  for (std::size_t i = 0; i < c.n; ++i) beta(i, 0) = c.beta[i];
+  c.beta = c.moved("beta", std::move(beta)).values();
+}
+
 /// `sums`: G of the row before, where it goes on.
 Chunk loaded(const Head& head, std::size_t begin, std::size_t n, const Interpretation* reading = nullptr,
              const std::vector<double>& sums = {}, Moving* moving = nullptr) {
   Chunk c;
   c.begin = begin, c.n = n, c.K = head.k.columns(), c.reading = reading, c.moving = moving;
-  Matrix beta(n, 1);
-  for (std::size_t i = 0; i < n; ++i) beta(i, 0) = head.beta[begin + i];
-  c.beta = c.moved("beta", std::move(beta)).values();
+  for (std::size_t i = 0; i < n; ++i) c.beta.push_back(head.beta[begin + i]);
+  c.q = rows_of(head.q, begin, n), c.k = rows_of(head.k, begin, n), c.v = rows_of(head.v, begin, n);
   c.G = c.moved("gate", rows_of(head.g, begin, n));
   for (std::size_t x = 0; x < sums.size(); ++x) c.G(0, x) += sums[x];
   c.sum_and_multiply_decays();
-  c.q = c.moved("query", rows_of(head.q, begin, n)), c.k = c.moved("key", rows_of(head.k, begin, n));
-  c.v = c.moved("value", rows_of(head.v, begin, n));
+  move_inputs(c);
   if (head.d_o.rows() > 0) c.d_o = rows_of(head.d_o, begin, n);
   return c;
 }
@@ -190,7 +197,7 @@ std::size_t carried_by(const Chunk& c) {
 
 /// The state after the chunk.
 Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
-  const Site::From from = c.A.rows() > 0 ? c.reading->site->from : Site::From::inputs;
+  const Site::From from = c.A.rows() > 0 ? c.reading->site->from : Site::From::gates;
   if (from <= Site::From::scores) multiply_scores(c, head.scale);
   if (from <= Site::From::inverse) invert(c);
   c.h = c.moved("h", state);
@@ -614,10 +621,11 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
   Moving* const moves = reading.site != nullptr ? &moving : nullptr;
   for (std::size_t begin = 0, end, number = 0; begin < tokens; begin = end, ++number) {
     end = std::min(tokens, begin + chunk_size - (begin == 0 ? first_row % chunk_size : 0));
-    const bool is_known = reading.loaded != nullptr && reading.site->from != Site::From::inputs;
+    const bool is_known = takes_loaded(reading);
     Chunk chunk =
         is_known ? (*reading.loaded)[number] : loaded(head, begin, end - begin, &reading, sums, moves);
     chunk.reading = &reading, chunk.moving = moves;
+    if (is_known && reading.site->from == Site::From::inputs) move_inputs(chunk);
     const bool is_late = reading.chunk_fault == ChunkFault::initial_state_late && begin == 0;
     const Matrix entering = is_late ? Matrix(chunk.K, head.v.columns()) : answer.state;
     answer.state = forwards(chunk, head, entering);
@@ -632,6 +640,10 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
   }
   answer.kept = std::move(moving.kept);
   return answer;
+}
+
+bool takes_loaded(const Interpretation& reading) {
+  return reading.loaded != nullptr && reading.site->from != Site::From::gates;
 }
 
 std::vector<Chunk> right_chunks(const Head& head, std::size_t chunk_size, std::size_t first_row) {

@@ -135,6 +135,9 @@ struct Chunk {
 /// Chunks as they are rightly, of a head that chunk_answer gets.
 std::vector<Chunk> right_chunks(const Head& head, std::size_t chunk_size, std::size_t first_row);
 
+/// Whether it needs no inputs beside such chunks.
+bool takes_loaded(const Interpretation& reading);
+
 /// A head with its forward pass, which all its backward passes share.
 struct ChunkedHead {
   ChunkedHead(Head of, std::size_t chunk_size);
