@@ -549,8 +549,6 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::sums_missing>("sums_missing", "gates are not summed: G is g", true),
     of_chunk_form<ChunkFault::sums_over_chunks>(
         "sums_over_chunks", "sums of gates do not start anew where a chunk begins", true),
-    of_chunk_form<ChunkFault::first_gate_lost>("first_gate_lost",
-                                               "sums of gates lack the gate of a chunk's first row", true),
     of_chunk_form<ChunkFault::end_of_row_before>("end_of_row_before",
                                                  "G_n is that of the last row but one of a chunk", true),
     of_chunk_form<ChunkFault::column_beta>("column_beta", "L has the beta of its column, not of its row"),
@@ -564,31 +562,11 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::inverse_series_16>("inverse_series_16",
                                                  "the series of the inverse ends behind L^15"),
     of_chunk_form<ChunkFault::inverse_transposed>("inverse_transposed", "the inverse is transposed"),
-    of_chunk_form<ChunkFault::last_rows_unsolved>(
-        "last_rows_unsolved", "the inverse of a block of 16 rows ends before its last row", true),
-    of_chunk_form<ChunkFault::u_unsolved>("u_unsolved", "u is beta v, without A", true),
-    of_chunk_form<ChunkFault::u_without_own>("u_without_own", "u is made with A - I", true),
-    of_chunk_form<ChunkFault::w_unsolved>("w_unsolved", "w is beta k exp(G), without A", true),
-    of_chunk_form<ChunkFault::w_lowered>("w_lowered", "w has exp(G_n - G), not exp(G)", true),
-    of_chunk_form<ChunkFault::last_row_lost>("last_row_lost",
-                                             "the last row of a chunk does not write the state", true),
-    of_chunk_form<ChunkFault::carry_of_first_row>(
-        "carry_of_first_row", "the state decays from chunk to chunk by the gate of the first row alone", true),
-    of_chunk_form<ChunkFault::carry_of_last_gate>(
-        "carry_of_last_gate", "the state decays from chunk to chunk by the gate of the last row alone", true),
-    of_chunk_form<ChunkFault::carry_of_row_before>(
-        "carry_of_row_before", "the state decays from chunk to chunk by G of the last row but one", true),
     of_chunk_form<ChunkFault::carry_by_column>(
         "carry_by_column", "exp(G_n) decays the columns of the state, not its rows", true),
     of_chunk_form<ChunkFault::writes_unerased>("writes_unerased",
                                                "the state is written with u, not with u - w h"),
     of_chunk_form<ChunkFault::output_unerased>("output_unerased", "o is read from u, not from u - w h"),
-    of_chunk_form<ChunkFault::output_uncorrected>("output_uncorrected",
-                                                  "o is read from beta v, not from v_new", true),
-    of_chunk_form<ChunkFault::query_exclusive>(
-        "query_exclusive", "o reads the state before its chunk without the gate of its own row", true),
-    of_chunk_form<ChunkFault::query_behind>(
-        "query_behind", "o reads the state before its chunk decayed to the chunk's end", true),
     of_chunk_form<ChunkFault::initial_state_late>(
         "initial_state_late", "the first chunk does not read the initial state, and leaves it decayed", true),
     of_chunk_form<ChunkFault::first_chunk_alone>(

@@ -35,7 +35,9 @@ constexpr Site sites[] = {
     {"inverse_of_u", "A in u", Shape::scores, From::behind},
     {"inverse_of_w", "A in w", Shape::scores, From::behind},
     {"u", "u", Shape::values, From::behind},
+    {"key_of_w", "beta k exp(G) of w", Shape::keys, From::behind},
     {"w", "w", Shape::keys, From::behind},
+    {"prediction", "w h", Shape::values, From::behind},
     {"v_new", "v_new", Shape::values, From::behind},
     {"v_new_of_o", "v_new, as o reads it,", Shape::values, From::behind},
     {"v_new_of_writes", "v_new, as the state gets it,", Shape::values, From::behind, true},
@@ -44,7 +46,7 @@ constexpr Site sites[] = {
     {"h_of_w", "the state before its chunk, as v_new reads it,", Shape::states, From::behind},
     {"raised_query", "q exp(G)", Shape::keys, From::behind},
     {"written", "k exp(G_n - G)", Shape::keys, From::behind, true},
-    {"carry", "exp(G_n), by which the state decays,", Shape::column, From::behind, true},
+    {"carry", "exp(G_n), by which the state decays,", Shape::states, From::behind, true},
     {"state", "the state that leaves a chunk", Shape::states, From::behind, true},
     {"o", "o", Shape::values, From::behind},
     {"do", "do", Shape::values, From::backwards},
@@ -171,6 +173,14 @@ double times(double x, const Element&, const Chunk&) {
   return x * half_units / 2;
 }
 
+/// exp(G) of so many rows before the chunk's last.
+template <int back>
+Matrix carry_of(const Chunk& c) {
+  Matrix carry(c.K, 1);
+  for (std::size_t x = 0; x < c.K; ++x)
+    carry(x, 0) = c.from_start(back < 0 ? 0 : c.n - std::min<std::size_t>(c.n, 1 + back), x);
+  return carry;
+}
 struct Region {
   std::string_view name, meaning;
   unsigned shapes;
@@ -182,6 +192,10 @@ constexpr Region regions[] = {
      [](const Element& e) { return is_in_last_tile(e.column, e.columns); }},
     {"_in_last_quarter", " in the last quarter of its channels", of_keys,
      [](const Element& e) { return 4 * e.column >= 3 * e.columns; }},
+    {"_in_first_channels", " in the first channels (up to the largest power of two below K)", of_keys,
+     [](const Element& e) { return !is_in_last_tile(e.column, e.columns); }},
+    {"_in_first_channels", " in the first channels (up to the largest power of two below K)", of_states,
+     [](const Element& e) { return !is_in_last_tile(e.row, e.rows); }},
     {"_in_last_channels", " in the last channels (from the largest power of two below K on)", of_states,
      [](const Element& e) { return is_in_last_tile(e.row, e.rows); }},
     {"_in_last_quarter", " in the last quarter of its channels", of_states,
@@ -259,6 +273,10 @@ const Move others[] = {
               rows_swapped<8>),
     reordered("of_next_channel", "is that of the next channel", of_keys, columns_shifted<1>),
     reordered("of_channel_before", "is that of the channel before", of_keys, columns_shifted<-1>),
+    reordered("of_first_tile", "has its first tile of channels for the second", of_keys,
+              [](Element e) { return at(e, e.row, in_first_tile(e.column, e.columns)); }),
+    reordered("of_first_tile", "has its first tile of channels for the second", of_states,
+              [](Element e) { return at(e, in_first_tile(e.row, e.rows), e.column); }),
     reordered("transposed", "is transposed", of_scores, turned_over),
     reordered("diagonal_transposed", "has its blocks of 16 on the diagonal transposed", of_scores,
               turned_over, is_beside_diagonal<0>),
@@ -285,6 +303,8 @@ const Move others[] = {
     masked("window_16", "is zero from 16 tokens back on", is_back<16>),
     masked("window_32", "is zero from 32 tokens back on", is_back<32>),
     masked("diagonal_lost", "lacks its diagonal", is_beside_diagonal<0, 1>),
+    masked("diagonal_alone", "is zero beside its diagonal",
+           [](const Element& e) { return e.row != e.column; }),
     masked("subdiagonal_lost", "lacks what is one token back", is_beside_diagonal<1, 1>),
     changed("diagonal_doubled", "has its diagonal twice", of_scores, times<4>, is_beside_diagonal<0, 1>),
     changed("blocks_negated", "has the other sign outside the blocks of 16 on the diagonal", of_scores,
@@ -335,6 +355,37 @@ const Move others[] = {
          doubled<to_fp16, 32>),
     made("inverse", "doubling_64_in_bf16", "is made by doubling in bf16", doubled<to_bf16, 64>),
     made("inverse", "doubling_64_in_fp16", "is made by doubling in fp16", doubled<to_fp16, 64>),
+    made("inverse", "last_rows_unsolved", "of a block of 16 rows ends before its last row",
+         [](const Chunk& c) {
+           const Matrix A = series(c.L, c.n);
+           return matrix_of(c.n, [&](std::size_t i, std::size_t j) {
+             return i % 16 == 15 && i / 16 == j / 16 && j < i ? -c.L(i, j) : A(i, j);
+           });
+         }),
+    made("key_of_w", "decayed_to_end", "has exp(G_n - G) for exp(G)",
+         [](const Chunk& c) {
+           return weighted(c.lowered, [&](std::size_t i, std::size_t) { return c.beta[i]; });
+         }),
+    made("carry", "of_first_row", "is that of the chunk's first row alone", carry_of<-1>),
+    made("carry", "of_end_before", "is exp(G) of the last row but one", carry_of<1>),
+    made("carry", "of_last_gate", "is that of the chunk's last row alone",
+         [](const Chunk& c) {
+           const Matrix before = carry_of<1>(c);
+           return weighted(carry_of<0>(c), [&](std::size_t x, std::size_t) { return 1 / before(x, 0); });
+         }),
+    made("v_new_of_o", "raw", "is beta v",
+         [](const Chunk& c) { return weighted(c.v, [&](std::size_t i, std::size_t) { return c.beta[i]; }); }),
+    made("raised_query", "exclusive", "is q exp(G) with G of the row before",
+         [](const Chunk& c) {
+           return weighted(c.q,
+                           [&](std::size_t i, std::size_t x) { return i > 0 ? c.from_start(i - 1, x) : 1; });
+         }),
+    made("raised_query", "decayed_by_chunk", "has exp(G_n) once more",
+         [](const Chunk& c) {
+           return weighted(c.q, [&](std::size_t i, std::size_t x) {
+             return c.from_start(i, x) * c.to_end_from_start(x);
+           });
+         }),
     made("v_new_backwards", "raw", "is v", [](const Chunk& c) { return c.v; }),
     made("value_of_dbeta", "of_v_new", "is v_new", [](const Chunk& c) { return c.v_new; }),
 };
@@ -393,7 +444,7 @@ Matrix Moving::operator()(std::string_view site, Matrix own, const Chunk& chunk)
 }
 
 bool Moving::changes(const std::vector<Matrix>& right, const std::vector<Chunk>& chunks, std::size_t row) {
-  const bool has_rows = site_->shape != Shape::states && site_->name != "carry";
+  const bool has_rows = site_->shape != Shape::states;
   for (std::size_t i = 0; i < right.size(); ++i) {
     const bool is_last = i + 1 == right.size();
     if (is_last && site_->leaves) return false;

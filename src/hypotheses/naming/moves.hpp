@@ -13,7 +13,7 @@
 
 namespace kda_check::hypotheses::plain {
 
-/// [n][K], those of gates, [n][V], [n][n], [K][V], [.][1]
+/// [n][K], those of gates, [n][V], [n][n], [K][.], [n][1]
 enum class Shape : std::uint8_t { keys, gates, values, scores, states, column };
 /// A matrix where it is read: by all, or by one of its readers.
 struct Site {

@@ -140,7 +140,6 @@ bool looks_back(const Interpretation& reading) {
 /// A row of o depends on what is behind it in its chunk, or on the chunk's being whole.
 bool looks_ahead(const Interpretation& reading) {
   return reading.chunk_fault == ChunkFault::state_of_after ||
-         reading.chunk_fault == ChunkFault::query_behind ||
          reading.chunk_fault == ChunkFault::scores_unmasked ||
          reading.chunk_fault == ChunkFault::inverse_product;
 }

@@ -33,10 +33,7 @@ constexpr FaultWords fault_words[] = {
     {weighted_behind, "weighted_behind", "in {} beta is behind A"},
     {decayed_behind, "decayed_behind", "in {} the decay is behind A"},
     {doubled, "doubled", "{} counts twice"},
-    {of_first_tile, "of_first_tile", "{} reads the second tile of channels from the first"},
     {decay_of_first_tile, "decay_of_first_tile", "in {} the second tile of channels decays as the first"},
-    {in_bf16, "in_bf16", "{} is rounded to bf16"},
-    {in_fp16, "in_fp16", "{} is rounded to fp16"},
     {transposed, "transposed", "{} is transposed"},
     {of_next, "of_next", "{} is the one to its right"},
 };
@@ -53,28 +50,24 @@ const ChunkTermRow chunk_term_rows[] = {
      "L",
      "L",
      {undecayed},
-     {unweighted, weighted, scaled_twice, negated, exp2, log2e_twice, of_first_tile, decay_of_first_tile,
-      in_bf16, in_fp16},
-     {lost, undecayed},
+     {scaled_twice, exp2, log2e_twice, decay_of_first_tile},
+     {undecayed},
      {lost}},
-    {ChunkTerm::A, "inverse", "A", {}, {in_bf16, in_fp16}, {}, {lost, negated, transposed, of_next}},
+    {ChunkTerm::A, "inverse", "A", {}, {}, {}, {lost, negated, transposed, of_next}},
     {ChunkTerm::Aqk,
      "scores",
      "Aqk",
      {undecayed, unscaled},
-     {lost, scaled_twice, doubled, exp2, log2e_twice, of_first_tile, decay_of_first_tile, in_bf16, in_fp16},
-     {lost, undecayed},
+     {scaled_twice, exp2, log2e_twice, decay_of_first_tile},
+     {undecayed},
      {lost, of_next}},
-    {ChunkTerm::u, "u", "u", {}, {weighted_behind, in_bf16}},
+    {ChunkTerm::u, "u", "u", {}, {weighted_behind}},
     {ChunkTerm::w,
      "w",
      "w",
      {undecayed, unweighted},
-     {weighted, weighted_behind, decayed_behind, exp2, log2e_twice, of_first_tile, decay_of_first_tile,
-      in_bf16},
+     {weighted_behind, decayed_behind, exp2, log2e_twice, decay_of_first_tile},
      {undecayed}},
-    {ChunkTerm::v_new, "v_new", "v_new", {}, {in_bf16}},
-    {ChunkTerm::prediction, "prediction", "w h", {}, {lost, negated, of_first_tile, in_bf16}, {lost}},
     {ChunkTerm::carry,
      "carry",
      "the state that goes on to the next chunk",
@@ -85,25 +78,20 @@ const ChunkTermRow chunk_term_rows[] = {
      "writes",
      "what a chunk writes",
      {},
-     {weighted, negated, doubled, exp2, log2e_twice, of_first_tile, decay_of_first_tile, in_bf16},
-     {lost, undecayed}},
+     {exp2, log2e_twice, decay_of_first_tile},
+     {undecayed}},
     {ChunkTerm::readout,
      "readout",
      "what o reads of the state before its chunk",
      {undecayed, unscaled},
-     {lost, scaled_twice, doubled, exp2, log2e_twice, of_first_tile, decay_of_first_tile},
-     {lost, undecayed}},
-    {ChunkTerm::h, "h", "the state that products of a chunk read", {}, {in_bf16, in_fp16}},
+     {scaled_twice, exp2, log2e_twice, decay_of_first_tile},
+     {undecayed}},
 };
 
-bool has_wide_chunk_form(const Problem& p) {
-  return has_chunk_form(p) && numeric::format_of(p.k.dtype()).bytes > 2;
-}
 bool has_chunks_of_channels(const Problem& p) { return has_chunk_form(p) && has_channels(p); }
 
 bool (*condition(TermFault fault))(const Problem&) {
-  if (fault == in_bf16 || fault == in_fp16) return has_wide_chunk_form;
-  return fault == of_first_tile || fault == decay_of_first_tile ? has_chunks_of_channels : has_chunk_form;
+  return fault == decay_of_first_tile ? has_chunks_of_channels : has_chunk_form;
 }
 
 const FaultWords& words_of(TermFault fault) {
