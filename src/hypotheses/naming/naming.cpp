@@ -254,18 +254,6 @@ class FaultSearch {
     if (std::ranges::any_of(found_.causes, is_there)) std::erase_if(found_.causes, std::not_fn(is_there));
   }
 
-  /// What is looked at of the output.
-  struct Scope {
-    std::size_t begin, end;
-    std::vector<std::size_t> heads, columns;
-    std::vector<std::vector<double>> starts;
-    std::vector<KnownGates> gates;
-  };
-  Scope scope() const { return {found_.begin, found_.end, found_.heads, columns_, starts_, gates_}; }
-  void look_at(const Scope& at) {
-    found_.begin = at.begin, found_.end = at.end, found_.heads = at.heads;
-    columns_ = at.columns, starts_ = at.starts, gates_ = at.gates;
-  }
   /// To one of the heads, some columns, and tokens from the chunk that deviates on; or from the chunk before,
   /// as what that one leaves shows at once in the next one. Returns where the chunk that deviates begins.
   std::size_t narrow(std::size_t head, std::size_t columns) {
@@ -284,29 +272,29 @@ class FaultSearch {
   }
 
   /// Those that explain most of a small part, where o deviates first; and those that need not show there.
-  void keep_best(std::vector<Misreading>& list) {
+  void keep_best(std::vector<Misreading>& list) const {
     constexpr std::size_t most = 32, columns = 6, rows_behind = 24;
     if (list.size() <= most || deviation_ + 1 >= found_.end) return;
-    const Scope whole = scope();
+    std::optional<FaultSearch> part;
     std::vector<Unit> units;
-    for (std::size_t head = 0; head < whole.heads.size(); ++head) {
-      look_at(whole), narrow(head, columns);
-      found_.end = std::min(found_.end, deviation_ + rows_behind);
-      units = compared();
+    for (std::size_t head = 0; head < found_.heads.size(); ++head) {
+      part.emplace(*this).narrow(head, columns);
+      part->found_.end = std::min(found_.end, deviation_ + rows_behind);
+      units = part->compared();
       if (!std::ranges::all_of(units, is_right)) break;
     }
-    std::vector<bool> is_kept(list.size());
+    std::vector<bool> is_kept(list.size(), true);
     std::vector<std::size_t> seen;
     std::vector<Misreading> tried;
-    for (std::size_t i = 0; i < list.size(); ++i)
-      if ((found_.begin > whole.begin && shows_at_start(list[i].reading)) || shows_at_end(list[i].reading) ||
-          looks_ahead(list[i].reading))
-        is_kept[i] = true;
-      else
-        seen.push_back(i), tried.push_back(list[i]);
-    const std::vector<std::size_t> best = best_first(units, candidates(tried), thresholds, threads_);
-    for (std::size_t i = 0; i < std::min(most, best.size()); ++i) is_kept[seen[best[i]]] = true;
-    look_at(whole);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Interpretation& reading = list[i].reading;
+      if ((part->found_.begin > found_.begin && shows_at_start(reading)) || shows_at_end(reading) ||
+          looks_ahead(reading))
+        continue;
+      seen.push_back(i), tried.push_back(list[i]);
+    }
+    const std::vector<std::size_t> best = best_first(units, part->candidates(tried), thresholds, threads_);
+    for (std::size_t i = most; i < best.size(); ++i) is_kept[seen[best[i]]] = false;
     std::size_t next = 0;
     std::erase_if(list, [&](const Misreading&) { return !is_kept[next++]; });
   }
@@ -349,29 +337,39 @@ class FaultSearch {
   }
 
   /// No fault of the table, but a matrix of the chunk form that is another one: looked for in the chunk that
-  /// deviates, the one before and the one behind, in a head and some columns, and then asked of all.
+  /// deviates, and the one before, in a head and some columns, and then asked of all.
   bool search_in_moves() {
     if (!has_chunk_form(problem_)) return false;
     where_ = in_columns_, chunk_end_ = 0;
     if (!wrong_columns_.empty()) columns_ = wrong_columns_;
+    FaultSearch part(*this);
+    part.rank_moves();
+    misreadings_ = std::move(part.misreadings_), others_.clear();
+    for (Misreading& one : misreadings_) one.reading.loaded = nullptr, one.reading.beside = nullptr;
+    found_.causes = std::move(part.found_.causes);
+    std::optional<Cause> near = found_.causes.empty() ? part.found_.nearest : found_.causes.front();
+    if (!found_.causes.empty()) ask_of_all(columns_);
+    if (found_.causes.empty() && near && (!nearest_ || near->explained > nearest_->explained)) {
+      nearest_ = near;
+      nearest_->meaning +=
+          fmt::format(", in tokens {}..{} of head {}", part.found_.begin - found_.sequence.begin,
+                      part.found_.end - found_.sequence.begin - 1, part.found_.heads[0]);
+    }
+    columns_ = all_columns();
+    return !found_.causes.empty();
+  }
+
+  void rank_moves() {
+    constexpr std::size_t most_asked = 48;
     const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
-    const Scope whole = scope();
-    const std::size_t own = narrow(0, most_columns);
+    const std::size_t own = narrow(0, most_columns), first_row = found_.begin - found_.sequence.begin;
     found_.end = std::min(found_.end, own + rows);
-    Excerpt excerpt{found_.sequence,           found_.begin, found_.end, found_.heads[0],
-                    state_before(0, columns_), columns_};
-    plain::Head head = plain::head_of(problem_, Interpretation(problem_), excerpt);
-    head.state = plain::Matrix(d_.K, columns_.size());
-    const std::vector<double> start =
-        answer_of(problem_, Interpretation(problem_),
-                  {excerpt.sequence, excerpt.begin, excerpt.begin, excerpt.head, excerpt.start, columns_})
-            .state;
-    for (std::size_t i = 0; i < start.size(); ++i)
-      head.state(i / columns_.size(), i % columns_.size()) = start[i];
-    const std::size_t first_row = found_.begin - found_.sequence.begin;
+    const Excerpt excerpt{found_.sequence,           found_.begin, found_.end, found_.heads[0],
+                          state_before(0, columns_), columns_};
+    const plain::Head head = head_of(excerpt);
     const std::vector<plain::Chunk> chunks = plain::right_chunks(head, rows, first_row);
     std::map<std::pair<const plain::Site*, plain::Move::Source>, std::vector<plain::Matrix>> kept;
-    misreadings_.clear(), others_.clear();
+    misreadings_.clear();
     for (const plain::MovedMatrix& moved : plain::moved_matrices(false, d_.HV > 1)) {
       Misreading one{0, 0, Interpretation(problem_), moved.name(), moved.meaning()};
       one.reading.chunk_fault = ChunkFault::moved, one.reading.site = moved.site, one.reading.chunk = rows,
@@ -386,41 +384,39 @@ class FaultSearch {
       if (deviation_ >= found_.end || moving.changes(right, chunks, deviation_ - own))
         misreadings_.push_back(std::move(one));
     }
-    if (found_.begin < own && own <= deviation_) leave_out_wrong_ones(own);
-    Naming few;
-    constexpr std::size_t most_asked = 48;
+    if (found_.begin < own && own <= deviation_) {
+      FaultSearch before(*this);
+      before.found_.end = own;
+      before.leave_out_wrong_ones(misreadings_);
+    }
     Thresholds of_few = thresholds;
     of_few.most_named = most_asked;
-    rank(compared(), candidates(misreadings_), of_few, threads_, few);
-    for (Misreading& one : misreadings_) one.reading.loaded = nullptr, one.reading.beside = nullptr;
-    std::optional<Cause> near = few.causes.empty() ? few.nearest : few.causes.front();
-    if (near)
-      near->meaning += fmt::format(", in tokens {}..{} of head {}", found_.begin - found_.sequence.begin,
-                                   found_.end - found_.sequence.begin - 1, found_.heads[0]);
-    look_at(whole);
-    found_.causes = std::move(few.causes);
-    if (!found_.causes.empty()) ask_of_all(whole.columns);
-    if (found_.causes.empty() && near && (!nearest_ || near->explained > nearest_->explained))
-      nearest_ = near;
-    columns_ = all_columns();
-    return !found_.causes.empty();
+    rank(compared(), candidates(misreadings_), of_few, threads_, found_);
   }
-
-  /// Those that would give something else before a token up to which the output is right.
-  void leave_out_wrong_ones(std::size_t token) {
+  /// Of an output that is right.
+  void leave_out_wrong_ones(std::vector<Misreading>& list) const {
     constexpr double clearly = 4;
-    const std::size_t end = std::exchange(found_.end, token);
-    std::vector<Unit> units = compared();
-    std::vector<char> is_wrong(misreadings_.size());
-    for (Unit& unit : units) unit.limit *= clearly;
-    parallel_for(misreadings_.size(), threads_, [&](std::size_t i, int) {
-      const UnitValues values = answer(misreadings_[i].reading);
+    const std::vector<Unit> units = compared();
+    std::vector<char> is_wrong(list.size());
+    parallel_for(list.size(), threads_, [&](std::size_t i, int) {
+      const UnitValues values = answer(list[i].reading);
       for (std::size_t unit = 0; unit < units.size(); ++unit)
-        if (!is_right({{}, units[unit].limit, units[unit].got, values[unit], 0})) is_wrong[i] = 1;
+        if (!is_right({{}, clearly * units[unit].limit, units[unit].got, values[unit], 0})) is_wrong[i] = 1;
     });
-    found_.end = end;
     std::size_t next = 0;
-    std::erase_if(misreadings_, [&](const Misreading&) { return is_wrong[next++] != 0; });
+    std::erase_if(list, [&](const Misreading&) { return is_wrong[next++] != 0; });
+  }
+  /// With the state before it.
+  plain::Head head_of(const Excerpt& excerpt) const {
+    plain::Head head = plain::head_of(problem_, Interpretation(problem_), excerpt);
+    head.state = plain::Matrix(d_.K, head.v.columns());
+    const std::vector<double> start = answer_of(problem_, Interpretation(problem_),
+                                                {excerpt.sequence, excerpt.begin, excerpt.begin, excerpt.head,
+                                                 excerpt.start, excerpt.columns})
+                                          .state;
+    for (std::size_t i = 0; i < start.size(); ++i)
+      head.state(i / head.v.columns(), i % head.v.columns()) = start[i];
+    return head;
   }
 
   /// A fault of one chunk: that of the deviation, or the one before, which shows in the state behind it. Or
@@ -535,14 +531,8 @@ class FaultSearch {
                      }};
   }
   FittedTokens fitted(const TokenFit& fit, std::size_t head) const {
-    const Excerpt excerpt{found_.sequence, found_.begin, found_.end, found_.heads[head]};
-    plain::Head inputs = plain::head_of(problem_, Interpretation(problem_), excerpt);
-    inputs.state = plain::Matrix(d_.K, d_.V);
-    const std::vector<double> start =
-        answer_of(problem_, Interpretation(problem_),
-                  {found_.sequence, found_.begin, found_.begin, found_.heads[head], starts_[head]})
-            .state;
-    for (std::size_t i = 0; i < start.size(); ++i) inputs.state(i / d_.V, i % d_.V) = start[i];
+    const plain::Head inputs =
+        head_of({found_.sequence, found_.begin, found_.end, found_.heads[head], starts_[head]});
     std::vector<double> got;
     for (std::size_t t = found_.begin; t < found_.end; ++t)
       for (std::size_t v = 0; v < d_.V; ++v) got.push_back(got_o(t, found_.heads[head], v));
