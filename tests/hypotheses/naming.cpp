@@ -91,10 +91,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
   const auto gate = [&](std::size_t b, std::size_t t, std::size_t h, std::size_t k) {
     if (is("gate_of_first_head")) h = 0;
     if (is("gate_of_other_head")) h = (h + 1) % d.HV;
-    if ((is("decay_missing_in_last_channels") || is("channels_untouched_in_last_channels")) && k >= 32)
-      return 0.0;
-    if ((is("decay_missing_in_first_channels") || is("channels_untouched_in_first_channels")) && k < 32)
-      return 0.0;
+    if (is("channels_untouched_in_last_channels") && k >= 32) return 0.0;
+    if (is("channels_untouched_in_first_channels") && k < 32) return 0.0;
     if (is("gate_of_query_head")) h = h * d.H / d.HV;
     if (is("gate_of_other_row")) t %= 64;
     if (is("gate_of_first_tile")) k %= 32;
@@ -412,7 +410,6 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           if (is("prediction_has_own"))
             update /= 1 + beta * std::inner_product(k.begin(), k.end(), k.begin(), 0.0);
           const double own = std::inner_product(k.begin(), k.end(), q.begin(), 0.0);
-          if (is("own_token_twice")) output += own * update;
           if (is("own_token_unweighted")) output += own * (1 - beta) * (value - prediction);
           if (is("write_lost") && t == place) update = 0;
           for (std::size_t i = 0; i < d.K; ++i) {
@@ -423,9 +420,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             S[i][v] += k[i] * update * (is("write_decayed") ? a[i] : is("write_by_decay") ? 1 - a[i] : 1);
             if (is("state_in_bf16")) S[i][v] = to_bits(S[i][v], 8);
             if (is("state_in_fp16")) S[i][v] = to_bits(S[i][v], 11);
-            if (!is("output_misses_own") &&
-                !is(i < 32 ? "output_missing_in_first_channels" : "output_missing_in_last_channels"))
-              output += (is("output_decayed_again") ? a[i] : 1) * q[i] * S[i][v];
+            if (!is("output_misses_own")) output += (is("output_decayed_again") ? a[i] : 1) * q[i] * S[i][v];
             if (is("carried_state_transposed"))
               output += q[i] * std::exp(sums[i]) * (before_chunk[v][i] - before_chunk[i][v]);
             if (behind) S[i][v] *= a[i];
@@ -523,16 +518,9 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     const auto beta = [&](std::size_t i) { return p.beta.value(at + i); };
     if (is("initial_state_late") && at == 0) S = zeros(d.K, d.V);
     const bool goes_on = is("sums_over_chunks");
-    const std::size_t anew = is("sums_missing")     ? 1
-                             : is("sums_in_blocks") ? 16
-                             : is("sums_in_halves") ? 32
-                                                    : 64;
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t x = 0; x < d.K; ++x)
-        G[i][x] = (i % anew != 0       ? G[i - 1][x]
-                   : i == 0 && goes_on ? sum_of_last[x]
-                                       : 0) +
-                  p.g.value((at + i) * d.K + x);
+        G[i][x] = (i > 0 ? G[i - 1][x] : goes_on ? sum_of_last[x] : 0) + p.g.value((at + i) * d.K + x);
     const std::vector<double>& Gn = G[n - (is("end_of_row_before") && n > 1 ? 2 : 1)];
     const auto across = [&](double sum) { return is("exp2_across") ? std::exp2(sum) : std::exp(sum); };
     const auto between = [&](std::size_t i, std::size_t j, std::size_t x, double own) {
@@ -551,16 +539,10 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           scores[i][j] +=
               own * q(i, x) * k(j, x) *
               (scores_undecayed[x / 32] ? 1 : in_base("scores", between(i, j, of_decay("scores", x), D)));
-          const bool is_block = i / 16 == 2 && j / 16 == 1;
-          if (j < i && !(is("L_block_lost") && is_block))
+          if (j < i)
             L[i][j] += beta(is("column_beta") ? j : i) * (is("L_scaled_twice") ? scale : 1) * k(i, x) *
                        k(j, x) * (L_undecayed[x / 32] ? 1 : in_base("L", between(i, j, of_decay("L", x), D)));
         }
-    for (std::size_t i = 32; i < 48 && i < n; ++i)
-      for (std::size_t j = 16; j < 32; ++j) {
-        if (is("scores_block_lost")) scores[i][j] = 0;
-        if (is("scores_block_of_next")) scores[i][j] = j + 16 < n ? scores[i][j + 16] : 0;
-      }
     // Row by row: X_i = e_i - sum_j L_ij X_j; a series of so many terms stops where the power is too high.
     const auto solved = [&](std::size_t terms) {
       Rows sum = zeros(n, n), power = sum;
@@ -570,9 +552,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
         for (std::size_t i = 0; i < n; ++i)
           for (std::size_t j = 0; j < n; ++j) {
             sum[i][j] += power[i][j];
-            for (std::size_t m = 0; m < n; ++m)
-              next[i][j] -=
-                  (is("inverse_merged_with_sign") && i / 16 != m / 16 ? -1 : 1) * L[i][m] * power[m][j];
+            for (std::size_t m = 0; m < n; ++m) next[i][j] -= L[i][m] * power[m][j];
           }
         power = next;
       }
@@ -607,14 +587,6 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     if (is("inverse_transposed"))
       for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < i; ++j) std::swap(A[i][j], A[j][i]);
-    const Rows was = A;
-    for (std::size_t i = 48; i < n; ++i)
-      for (std::size_t j = 16; j < 32; ++j) {
-        if (is("inverse_block_transposed")) A[i][j] = j + 32 < n ? was[j + 32][i - 32] : 0;
-        if (is("inverse_block_of_next")) A[i][j] = was[i][j + 16];
-        if (is("inverse_block_lost")) A[i][j] = 0;
-        if (is("inverse_block_negated")) A[i][j] = -A[i][j];
-      }
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t v = 0; v < d.V; ++v)
         for (std::size_t j = 0; j < n; ++j)
@@ -811,9 +783,7 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
     INFO(name);
     REQUIRE(fault.applies(problem));
     for (const DType dtype : {DType::fp32, DType::bf16}) {
-      const bool is_of_chunks =
-          fault.at == hypotheses::Fault::At::chunk || fault.at == hypotheses::Fault::At::scores;
-      if (is_of_chunks && dtype == DType::bf16) continue;  // as in fp32
+      if (fault.at == hypotheses::Fault::At::chunk && dtype == DType::bf16) continue;  // as in fp32
       const kda::Answer answer = is_of_chunk_form(fault, problem) ? chunk_mutant(problem, name, dtype)
                                  : name == "input_in_other_layout"
                                      ? mutant(with_query_by_heads(problem), "none", dtype)
@@ -843,10 +813,6 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(parts of 64)"));
       if (fault.at == hypotheses::Fault::At::block)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(block 2,0: L(2,1) A(1,0))"));
-      if (fault.at == hypotheses::Fault::At::scores)
-        CHECK_THAT(finding.causes[0].meaning,
-                   ContainsSubstring(name.starts_with("inverse") ? "(rows 48.., columns 16.., 16 each)"
-                                                                 : "(rows 32.., columns 16.., 16 each)"));
       if (fault.at == hypotheses::Fault::At::row)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": the same one of the first chunk"));
       if (fault.at == hypotheses::Fault::At::factor)

@@ -275,7 +275,6 @@ constexpr Fault list[] = {
         has_decays_of_channels),
     of_channels<&ChannelShifts::gate_of_next>("gate_of_next_channel", "a channel decays by the gate of the next one",
                                               has_decays_of_channels),
-    in_part<&Reading::decay_missing>("decay_missing", "the state does not decay"),
     // The delta rule.
     {"gate_behind_update", "the state decays behind the update, not before it", always,
      set<&Reading::decays_after_update>},
@@ -377,8 +376,6 @@ constexpr Fault list[] = {
      set<&Reading::prediction_of_raw_key>, At::everywhere, true},
     {"own_token_unweighted", "o reads what its own token writes without beta", has_beta,
      set<&Reading::output_has_own_unweighted>, At::everywhere, true},
-    {"own_token_twice", "o reads what its own token writes twice (the diagonal of Aqk is doubled)", always,
-     set<&Reading::output_has_own_twice>, At::everywhere, true},
     of_rows<&RowsOf::value>("value_of_other_row", "a token reads v of another row"),
     {"key_interleaved", "value head h reads k of query head h mod H, q of its own", has_interleaved_heads,
      set<&Reading::key_interleaved>, At::everywhere, true},
@@ -408,7 +405,6 @@ constexpr Fault list[] = {
     {"output_doubled", "the output is doubled", always, set<&Reading::output_factor, 2>},
     {"output_sign", "o has the other sign", always, set<&Reading::output_factor, -1>},
     {"output_unwritten", "o is not written (zero)", always, set<&Reading::output_factor, 0>},
-    in_part<&Reading::output_missing>("output_missing", "o lacks its part"),
     in_part<&Reading::untouched>("channels_untouched", "nothing reads or changes the state"),
     // The states.
     {"nothing_written", "neither o nor the final state is written (zero)", always,
@@ -542,11 +538,6 @@ constexpr Fault list[] = {
         "anchors_apart",
         "blocks of 16 off the diagonal lack the decay of their first row: the anchors of rows and columns "
         "differ"),
-    of_chunk_form<ChunkFault::sums_in_blocks>("sums_in_blocks",
-                                              "sums of gates start anew in each 16 rows of a chunk", true),
-    of_chunk_form<ChunkFault::sums_in_halves>("sums_in_halves",
-                                              "sums of gates start anew in each 32 rows of a chunk", true),
-    of_chunk_form<ChunkFault::sums_missing>("sums_missing", "gates are not summed: G is g", true),
     of_chunk_form<ChunkFault::sums_over_chunks>(
         "sums_over_chunks", "sums of gates do not start anew where a chunk begins", true),
     of_chunk_form<ChunkFault::end_of_row_before>("end_of_row_before",
@@ -585,8 +576,6 @@ constexpr Fault list[] = {
      "o reads the state of another chunk: the one of its number where chunks of the packed row are counted",
      [](const Problem& p) { return has_chunk_form(p) && has_sequences(p); },
      in_chunks<&Reading::chunk_fault, ChunkFault::state_of_stream>, At::chunk, true},
-    of_chunk_form<ChunkFault::merged_with_sign>(
-        "inverse_merged_with_sign", "blocks of 16 of A are merged with +A L A, not -A L A", true),
     {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
      [](Reading& r, std::size_t which) {
        r.chunk_fault = ChunkFault::inverse_product, r.block = which;
@@ -624,9 +613,7 @@ constexpr Fault list[] = {
 
 void Fault::apply(Interpretation& reading, std::size_t where) const {
   if (change != nullptr) return change(reading, where);
-  const bool in_block = at == At::scores;
-  (in_block ? reading.block : reading.chunk) = where;
-  reading.chunk_fault = in_block ? ChunkFault::of_block : ChunkFault::of_term;
+  reading.chunk = where, reading.chunk_fault = ChunkFault::of_term;
   reading.chunk_term = term, reading.term_fault = of_term;
 }
 
@@ -648,7 +635,6 @@ std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_ro
     case At::part:
       return token;
     case At::block:
-    case At::scores:
       return 0;
     case At::layout:
       return 0;

@@ -99,9 +99,6 @@ enum class ChunkFault : std::uint8_t {
   exp2_within,         ///< powers of two between rows of a chunk, of e in all else
   exp2_across,         ///< the other way round
   anchors_apart,       ///< blocks of 16 off the diagonal lack the decay of their first row
-  sums_in_blocks,      ///< G starts anew in each 16 rows
-  sums_in_halves,      ///< ... in each 32
-  sums_missing,        ///< G is g
   sums_over_chunks,    ///< G is not set back where a chunk begins
   initial_state_late,  ///< the first chunk reads zeros for h, and what it leaves has it
   end_of_row_before,   ///< G_n is that of the row before
@@ -112,9 +109,7 @@ enum class ChunkFault : std::uint8_t {
   inverse_series_8,    ///< ... up to L^7
   inverse_series_16,   ///< ... up to L^15
   inverse_product,     ///< a block of 16 of A lacks one product of its sum
-  of_block,            ///< what Interpretation::chunk_term says of a block off the diagonal
   moved,               ///< what Interpretation::move says
-  merged_with_sign,    ///< blocks of 16 of A are merged with +, not with -
   inverse_transposed,  ///< A^T
   writes_unerased,     ///< the state is written with u for u - w h
   output_unerased,     ///< o is read from u for u - w h
@@ -239,7 +234,6 @@ struct Interpretation {
   bool prediction_misses_last = false;     ///< ... but for a chunk's first row without what that token wrote
   bool prediction_has_own = false;         ///< w = beta (v - p - k^T k w): with what the token itself writes
   bool output_misses_own = false;          ///< o reads the state before its token writes
-  bool output_has_own_twice = false;       ///< o reads what its token writes twice
   bool output_has_own_unweighted = false;  ///< ... without beta
   bool prediction_of_raw_key = false;      ///< the prediction reads the state along k before its norm
   std::optional<double> lowest_gate;       ///< log decays below -lowest_gate are raised to it
@@ -299,11 +293,10 @@ struct Interpretation {
   ChunkFault chunk_fault = ChunkFault::none;  ///< else it is the chunk form that is computed
   ChunkTerm chunk_term = ChunkTerm::none;
   TermFault term_fault = TermFault::lost;
-  Channels channels = Channels::all;                        ///< of the term; and of what follows
-  bool prediction_missing = false, output_missing = false;  ///< these do not read them
-  bool decay_missing = false, untouched = false;  ///< they do not decay; the state keeps them as they were
-  std::size_t block = 0;                          ///< of inverse_products or of score_blocks
-  const plain::Site* site = nullptr;              ///< a matrix, and what becomes of it
+  Channels channels = Channels::all;                   ///< of the term; and of what follows
+  bool prediction_missing = false, untouched = false;  ///< which it does not read; the state keeps
+  std::size_t block = 0;                               ///< of inverse_products or of score_blocks
+  const plain::Site* site = nullptr;                   ///< a matrix, and what becomes of it
   const plain::Move* move = nullptr;
   // Of the tokens looked at, where they are known: the right chunks of the head, what another head has there.
   const std::vector<plain::Chunk>* loaded = nullptr;

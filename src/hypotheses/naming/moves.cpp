@@ -24,19 +24,19 @@ constexpr Site sites[] = {
     {"gate", "g", Shape::gates, From::gates},
     {"beta", "beta", Shape::column, From::inputs},
     {"sums", "the sum of the gates", Shape::gates, From::gates},
+    {"L", "L", Shape::scores, From::inverse},
+    {"scores", "Aqk", Shape::scores, From::inverse},
     {"query_of_scores", "q in Aqk", Shape::keys, From::scores},
     {"key_of_scores", "k in Aqk", Shape::keys, From::scores},
     {"key_of_rows", "k of L's rows", Shape::keys, From::scores},
     {"key_of_columns", "k of L's columns", Shape::keys, From::scores},
     {"key_within", "k of the columns of L and Aqk", Shape::keys, From::scores},
-    {"L", "L", Shape::scores, From::inverse},
     {"inverse", "A, the inverse,", Shape::scores, From::inverse},
-    {"scores", "Aqk", Shape::scores, From::inverse},
+    {"u", "u", Shape::values, From::behind},
+    {"w", "w", Shape::keys, From::behind},
     {"inverse_of_u", "A in u", Shape::scores, From::behind},
     {"inverse_of_w", "A in w", Shape::scores, From::behind},
-    {"u", "u", Shape::values, From::behind},
     {"key_of_w", "beta k exp(G) of w", Shape::keys, From::behind},
-    {"w", "w", Shape::keys, From::behind},
     {"prediction", "w h", Shape::values, From::behind},
     {"v_new", "v_new", Shape::values, From::behind},
     {"v_new_of_o", "v_new, as o reads it,", Shape::values, From::behind},
@@ -85,6 +85,7 @@ constexpr unsigned of_keys = bit(Shape::keys) | bit(Shape::gates), of_values = b
 
 double to_tf32(double x) { return static_cast<double>(numeric::through_tf32(static_cast<float>(x))); }
 std::size_t index(std::ptrdiff_t i) { return static_cast<std::size_t>(i); }
+std::ptrdiff_t signed_of(std::size_t i) { return static_cast<std::ptrdiff_t>(i); }
 
 template <class Of>
 Matrix matrix_of(std::size_t rows, Of of) {
@@ -181,6 +182,15 @@ Matrix carry_of(const Chunk& c) {
     carry(x, 0) = c.from_start(back < 0 ? 0 : c.n - std::min<std::size_t>(c.n, 1 + back), x);
   return carry;
 }
+/// Of the gates, anew after so many rows.
+template <std::size_t rows>
+Matrix sums(const Chunk& c) {
+  Matrix G = c.G;
+  for (std::size_t i = rows; i < c.n; ++i)
+    for (std::size_t x = 0; x < c.K; ++x) G(i, x) -= c.G(i / rows * rows - 1, x);
+  return G;
+}
+
 struct Region {
   std::string_view name, meaning;
   unsigned shapes;
@@ -362,6 +372,9 @@ const Move others[] = {
              return i % 16 == 15 && i / 16 == j / 16 && j < i ? -c.L(i, j) : A(i, j);
            });
          }),
+    made("sums", "missing", "is g", sums<1>),
+    made("sums", "in_blocks", "starts anew in each 16 rows of a chunk", sums<16>),
+    made("sums", "in_halves", "starts anew in each 32 rows of a chunk", sums<32>),
     made("key_of_w", "decayed_to_end", "has exp(G_n - G) for exp(G)",
          [](const Chunk& c) {
            return weighted(c.lowered, [&](std::size_t i, std::size_t) { return c.beta[i]; });
@@ -393,6 +406,17 @@ const Move others[] = {
 const std::vector<Move>& moves() {
   static const std::vector<Move> all = [] {
     std::vector<Move> list(std::begin(others), std::end(others));
+    for (const ScoreBlock& block : score_blocks)
+      for (Move move : {masked("block_lost", "is zero", nullptr),
+                        changed("block_negated", "has the other sign", of_scores, times<-2>),
+                        reordered("block_transposed", "is transposed", of_scores, turned_over),
+                        reordered("block_of_next", "is what is to its right", of_scores,
+                                  block.side == 16 ? columns_shifted<16> : columns_shifted<32>)}) {
+        move.meaning +=
+            fmt::format(" in rows {}.., columns {}.., {} each", block.row, block.column, block.side);
+        move.block = &block;
+        list.push_back(std::move(move));
+      }
     for (const Region& region : regions)
       for (const auto& [source, name, meaning] : sources)
         list.push_back({fmt::format("{}{}", name, region.name), fmt::format("{}{}", meaning, region.meaning),
@@ -434,7 +458,14 @@ Matrix Moving::operator()(std::string_view site, Matrix own, const Chunk& chunk)
                       static_cast<std::ptrdiff_t>(own.rows()), static_cast<std::ptrdiff_t>(own.columns()),
                       tile_};
       if (move_->hits != nullptr && !move_->hits(e)) continue;
-      const Element from = move_->from != nullptr ? move_->from(e) : e;
+      Element from = e;
+      if (const ScoreBlock* const block = move_->block; block != nullptr) {
+        if (i - block->row >= block->side || j - block->column >= block->side) continue;  // or wrapped
+        from.row -= signed_of(block->row), from.column -= signed_of(block->column);
+      }
+      if (move_->from != nullptr) from = move_->from(from);
+      if (move_->block != nullptr)
+        from.row += signed_of(move_->block->row), from.column += signed_of(move_->block->column);
       const bool is_there = other != nullptr && from.row >= 0 && from.column >= 0 &&
                             index(from.row) < other->rows() && index(from.column) < other->columns();
       const double x = is_there ? (*other)(index(from.row), index(from.column)) : 0;

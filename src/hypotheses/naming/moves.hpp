@@ -40,6 +40,7 @@ struct Move {
   double (*change)(double x, const Element& e, const Chunk& chunk) = nullptr;
   Matrix (*made)(const Chunk& chunk) = nullptr;  ///< anew
   std::string_view only = {};                    ///< of this site
+  const ScoreBlock* block = nullptr;  ///< alone; rows and columns are counted in it where they are moved
 
   bool is_beside() const { return source == Source::next_head || source == Source::head_before; }
   std::size_t head_beside(std::size_t head, std::size_t heads) const {

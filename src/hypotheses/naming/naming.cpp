@@ -366,7 +366,7 @@ class FaultSearch {
     found_.end = std::min(found_.end, own + rows);
     const Excerpt excerpt{found_.sequence,           found_.begin, found_.end, found_.heads[0],
                           state_before(0, columns_), columns_};
-    const plain::Head head = head_of(excerpt);
+    const plain::Head head = plain::head_of(problem_, Interpretation(problem_), excerpt);
     const std::vector<plain::Chunk> chunks = plain::right_chunks(head, rows, first_row);
     std::map<std::pair<const plain::Site*, plain::Move::Source>, std::vector<plain::Matrix>> kept;
     misreadings_.clear();
@@ -406,19 +406,6 @@ class FaultSearch {
     std::size_t next = 0;
     std::erase_if(list, [&](const Misreading&) { return is_wrong[next++] != 0; });
   }
-  /// With the state before it.
-  plain::Head head_of(const Excerpt& excerpt) const {
-    plain::Head head = plain::head_of(problem_, Interpretation(problem_), excerpt);
-    head.state = plain::Matrix(d_.K, head.v.columns());
-    const std::vector<double> start = answer_of(problem_, Interpretation(problem_),
-                                                {excerpt.sequence, excerpt.begin, excerpt.begin, excerpt.head,
-                                                 excerpt.start, excerpt.columns})
-                                          .state;
-    for (std::size_t i = 0; i < start.size(); ++i)
-      head.state(i / head.v.columns(), i % head.v.columns()) = start[i];
-    return head;
-  }
-
   /// A fault of one chunk: that of the deviation, or the one before, which shows in the state behind it. Or
   /// from one of these on: of a second launch, of another rank.
   bool search_in_chunks() {
@@ -532,7 +519,8 @@ class FaultSearch {
   }
   FittedTokens fitted(const TokenFit& fit, std::size_t head) const {
     const plain::Head inputs =
-        head_of({found_.sequence, found_.begin, found_.end, found_.heads[head], starts_[head]});
+        plain::head_of(problem_, Interpretation(problem_),
+                       {found_.sequence, found_.begin, found_.end, found_.heads[head], starts_[head]});
     std::vector<double> got;
     for (std::size_t t = found_.begin; t < found_.end; ++t)
       for (std::size_t v = 0; v < d_.V; ++v) got.push_back(got_o(t, found_.heads[head], v));
@@ -662,9 +650,6 @@ class FaultSearch {
       one.meaning += fmt::format(": {} {}", token_inputs[at / input_layouts().size()],
                                  input_layouts()[at % input_layouts().size()].name);
     if (fault.at == Fault::At::row) one.meaning += fmt::format(": {}", words_of_rows[at]);
-    if (fault.at == Fault::At::scores)
-      one.meaning += fmt::format(" (rows {}.., columns {}.., {} each)", score_blocks[at].row,
-                                 score_blocks[at].column, score_blocks[at].side);
     if (is_at_token(fault)) one.meaning += fmt::format(" (t={})", at);
     if (fault.at == Fault::At::chunk) one.meaning += fmt::format(" (chunks of {})", at);
     if (fault.at == Fault::At::part) one.meaning += fmt::format(" (parts of {})", at);
@@ -741,9 +726,6 @@ class FaultSearch {
         return {};
       case Fault::At::head:
         for (std::size_t i = 1; i < std::min(d_.HV, most_others + 1); ++i) add(i), add(d_.HV - i);
-        return places;
-      case Fault::At::scores:
-        for (std::size_t i = 0; i < std::size(score_blocks); ++i) places.push_back(i);
         return places;
       case Fault::At::layout:
         for (std::size_t input = 0; input < std::size(token_inputs); ++input)

@@ -111,14 +111,11 @@ Matrix faulty_inverse(Chunk& c) {
 
 /// By substitution: row i of the inverse is e_i - sum_j<i L_ij (row j).
 Matrix inverse(const Chunk& c) {
-  constexpr std::size_t side = 16;
   Matrix A(c.n, c.n);
   for (std::size_t i = 0; i < c.n; ++i) {
     A(i, i) = 1;
-    for (std::size_t j = 0; j < i; ++j) {
-      const double sign = c.is(ChunkFault::merged_with_sign) && i / side != j / side ? -1 : 1;
-      for (std::size_t m = 0; m <= j; ++m) A(i, m) -= sign * c.L(i, j) * A(j, m);
-    }
+    for (std::size_t j = 0; j < i; ++j)
+      for (std::size_t m = 0; m <= j; ++m) A(i, m) -= c.L(i, j) * A(j, m);
   }
   return A;
 }
@@ -159,10 +156,10 @@ void multiply_scores(Chunk& c, double scale) {
 }
 
 void invert(Chunk& c) {
-  c.Aqk = c.moved("scores", c.with_block(ChunkTerm::Aqk, std::move(c.Aqk)));
-  c.L = c.moved("L", c.with_block(ChunkTerm::L, std::move(c.L)));
+  c.Aqk = c.moved("scores", std::move(c.Aqk));
+  c.L = c.moved("L", std::move(c.L));
   c.A = inverse(c);
-  c.A = c.moved("inverse", c.with_block(ChunkTerm::A, faulty_inverse(c)));
+  c.A = c.moved("inverse", faulty_inverse(c));
 }
 
 /// The state after the chunk.
@@ -604,14 +601,9 @@ Matrix Chunk::moved(std::string_view site, Matrix matrix) const {
 }
 
 void Chunk::sum_and_multiply_decays() {
-  constexpr std::size_t side = 16;
-  const std::size_t anew = is(ChunkFault::sums_missing)     ? 1
-                           : is(ChunkFault::sums_in_blocks) ? side
-                           : is(ChunkFault::sums_in_halves) ? 2 * side
-                                                            : n;
   for (std::size_t i = 1; i < n; ++i)
-    for (std::size_t x = 0; x < K && i % anew != 0; ++x) G(i, x) += G(i - 1, x);
-  G = moved("sums", std::move(G));
+    for (std::size_t x = 0; x < K; ++x) G(i, x) += G(i - 1, x);
+  G = moved("sums", G);
   starts = ends = Matrix(n, K);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t x = 0; x < K; ++x)
@@ -646,23 +638,6 @@ double Chunk::decay(ChunkTerm term, std::size_t channel, double right) const {
   if (!changes_decay(term) || !is_among(reading->channels, channel, K)) return right;
   if (is(term, TermFault::exp2)) return numeric::exp(numeric::log(right) / std::numbers::log2e);
   return is(term, TermFault::log2e_twice) ? numeric::exp(numeric::log(right) * std::numbers::log2e) : 1;
-}
-
-Matrix Chunk::with_block(ChunkTerm term, Matrix matrix) const {
-  if (!is(ChunkFault::of_block) || reading->chunk_term != term) return matrix;
-  const auto& [row, column, side] = score_blocks[reading->block];
-  const Matrix was = matrix;
-  for (std::size_t i = 0; i < side && row + i < n; ++i)
-    for (std::size_t j = 0; j < side; ++j) {
-      double& x = matrix(row + i, column + j);
-      if (reading->term_fault == TermFault::transposed)
-        x = row + j < n ? was(row + j, column + i) : 0;
-      else if (reading->term_fault == TermFault::of_next)
-        x = column + side + j < n ? was(row + i, column + side + j) : 0;
-      else
-        x *= factor_of(reading->term_fault, 1);
-    }
-  return matrix;
 }
 
 double Chunk::across(double sum) const {

@@ -52,7 +52,7 @@ struct Head {
   double scale;
 };
 
-/// Those of an excerpt, as a reading takes them; without its state.
+/// Those of an excerpt, as a reading takes them, and the right state before it.
 Head head_of(const kda::Problem& problem, const Interpretation& reading, const Excerpt& excerpt);
 
 /// The gradients of the same.
@@ -119,8 +119,6 @@ struct Chunk {
   std::size_t of_decay(ChunkTerm term, std::size_t channel) const {
     return is(term, TermFault::decay_of_first_tile) ? in_first_tile(channel, K) : channel;
   }
-  /// L, A or Aqk with a block otherwise.
-  Matrix with_block(ChunkTerm term, Matrix matrix) const;
   double weight(ChunkTerm term, std::size_t row) const {
     return is(term, TermFault::unweighted) || is(term, TermFault::weighted_behind) ? 1 : beta[row];
   }

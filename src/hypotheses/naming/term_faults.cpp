@@ -34,58 +34,28 @@ constexpr FaultWords fault_words[] = {
     {decayed_behind, "decayed_behind", "in {} the decay is behind A"},
     {doubled, "doubled", "{} counts twice"},
     {decay_of_first_tile, "decay_of_first_tile", "in {} the second tile of channels decays as the first"},
-    {transposed, "transposed", "{} is transposed"},
-    {of_next, "of_next", "{} is the one to its right"},
 };
 
-/// Of a term what kernels get wrong: first what selftest and power try, then the same in other ways, in a
-/// part of the channels, in a block of 16 or 32 rows.
+/// Of a term what kernels get wrong: first what selftest and power try, then the same in other ways; and of
+/// those that decay that they decay otherwise, or not in a part of the channels.
 struct ChunkTermRow {
   ChunkTerm term;
   std::string_view name, what;
-  Changes usual, others, in_part = {}, in_block = {};
+  Changes usual, others;
+  bool decays = true;
 };
 const ChunkTermRow chunk_term_rows[] = {
-    {ChunkTerm::L,
-     "L",
-     "L",
-     {undecayed},
-     {scaled_twice, exp2, log2e_twice, decay_of_first_tile},
-     {undecayed},
-     {lost}},
-    {ChunkTerm::A, "inverse", "A", {}, {}, {}, {lost, negated, transposed, of_next}},
-    {ChunkTerm::Aqk,
-     "scores",
-     "Aqk",
-     {undecayed, unscaled},
-     {scaled_twice, exp2, log2e_twice, decay_of_first_tile},
-     {undecayed},
-     {lost, of_next}},
-    {ChunkTerm::u, "u", "u", {}, {weighted_behind}},
-    {ChunkTerm::w,
-     "w",
-     "w",
-     {undecayed, unweighted},
-     {weighted_behind, decayed_behind, exp2, log2e_twice, decay_of_first_tile},
-     {undecayed}},
-    {ChunkTerm::carry,
-     "carry",
-     "the state that goes on to the next chunk",
-     {},
-     {exp2, log2e_twice, decay_of_first_tile},
-     {undecayed}},
-    {ChunkTerm::writes,
-     "writes",
-     "what a chunk writes",
-     {},
-     {exp2, log2e_twice, decay_of_first_tile},
-     {undecayed}},
+    {ChunkTerm::L, "L", "L", {undecayed}, {scaled_twice}},
+    {ChunkTerm::Aqk, "scores", "Aqk", {undecayed, unscaled}, {scaled_twice}},
+    {ChunkTerm::u, "u", "u", {}, {weighted_behind}, false},
+    {ChunkTerm::w, "w", "w", {undecayed, unweighted}, {weighted_behind, decayed_behind}},
+    {ChunkTerm::carry, "carry", "the state that goes on to the next chunk", {}, {}},
+    {ChunkTerm::writes, "writes", "what a chunk writes", {}, {}},
     {ChunkTerm::readout,
      "readout",
      "what o reads of the state before its chunk",
      {undecayed, unscaled},
-     {scaled_twice, exp2, log2e_twice, decay_of_first_tile},
-     {undecayed}},
+     {scaled_twice}},
 };
 
 bool has_chunks_of_channels(const Problem& p) { return has_chunk_form(p) && has_channels(p); }
@@ -112,22 +82,17 @@ std::string with_fault(std::string_view term, TermFault fault) {
 }
 
 std::vector<Fault> term_faults() {
-  using At = Fault::At;
   std::vector<Fault> list;
-  const auto add = [&](const ChunkTermRow& row, std::string_view part, const Changes& changes, At at,
-                       bool is_variation, bool in_part) {
-    for (const TermFault change : changes) {
-      const std::string name = fmt::format("{}{}_{}", row.name, part, name_of(change)),
-                        term = part.empty() ? std::string(row.what) : fmt::format("a block of {}", row.what);
-      list.push_back({kept(name), kept(with_fault(term, change)), condition(change), nullptr, at,
+  const auto add = [&](const ChunkTermRow& row, const Changes& changes, bool is_variation, bool in_part) {
+    for (const TermFault change : changes)
+      list.push_back({kept(fmt::format("{}_{}", row.name, name_of(change))),
+                      kept(with_fault(row.what, change)), condition(change), nullptr, Fault::At::chunk,
                       is_variation, in_part, row.term, change});
-    }
   };
   for (const ChunkTermRow& row : chunk_term_rows) {
-    add(row, "", row.usual, At::chunk, false, false);
-    add(row, "", row.others, At::chunk, true, false);
-    add(row, "", row.in_part, At::chunk, true, true);
-    add(row, "_block", row.in_block, At::scores, true, false);
+    add(row, row.usual, false, false), add(row, row.others, true, false);
+    if (!row.decays) continue;
+    add(row, {exp2, log2e_twice, decay_of_first_tile}, true, false), add(row, {undecayed}, true, true);
   }
   return list;
 }
