@@ -91,10 +91,8 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
   const auto gate = [&](std::size_t b, std::size_t t, std::size_t h, std::size_t k) {
     if (is("gate_of_first_head")) h = 0;
     if (is("gate_of_other_head")) h = (h + 1) % d.HV;
-    if ((is("decay_missing_in_last_channels") || is("channels_untouched_in_last_channels")) && k >= 32)
-      return 0.0;
-    if ((is("decay_missing_in_first_channels") || is("channels_untouched_in_first_channels")) && k < 32)
-      return 0.0;
+    if (is("channels_untouched_in_last_channels") && k >= 32) return 0.0;
+    if (is("channels_untouched_in_first_channels") && k < 32) return 0.0;
     if (is("gate_of_query_head")) h = h * d.H / d.HV;
     if (is("gate_of_other_row")) t %= 64;
     if (is("gate_of_first_tile")) k %= 32;
@@ -412,7 +410,6 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           if (is("prediction_has_own"))
             update /= 1 + beta * std::inner_product(k.begin(), k.end(), k.begin(), 0.0);
           const double own = std::inner_product(k.begin(), k.end(), q.begin(), 0.0);
-          if (is("own_token_twice")) output += own * update;
           if (is("own_token_unweighted")) output += own * (1 - beta) * (value - prediction);
           if (is("write_lost") && t == place) update = 0;
           for (std::size_t i = 0; i < d.K; ++i) {
@@ -423,9 +420,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             S[i][v] += k[i] * update * (is("write_decayed") ? a[i] : is("write_by_decay") ? 1 - a[i] : 1);
             if (is("state_in_bf16")) S[i][v] = to_bits(S[i][v], 8);
             if (is("state_in_fp16")) S[i][v] = to_bits(S[i][v], 11);
-            if (!is("output_misses_own") &&
-                !is(i < 32 ? "output_missing_in_first_channels" : "output_missing_in_last_channels"))
-              output += (is("output_decayed_again") ? a[i] : 1) * q[i] * S[i][v];
+            if (!is("output_misses_own")) output += (is("output_decayed_again") ? a[i] : 1) * q[i] * S[i][v];
             if (is("carried_state_transposed"))
               output += q[i] * std::exp(sums[i]) * (before_chunk[v][i] - before_chunk[i][v]);
             if (behind) S[i][v] *= a[i];
@@ -493,29 +488,19 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     return std::array{is(name.c_str()) || is((name + "_in_first_channels").c_str()),
                       is(name.c_str()) || is((name + "_in_last_channels").c_str())};
   };
-  const auto scores_lost = in_parts("scores_lost"), scores_undecayed = in_parts("scores_undecayed"),
-             L_lost = in_parts("L_lost"), L_undecayed = in_parts("L_undecayed"),
-             prediction_lost = in_parts("prediction_lost"), w_undecayed = in_parts("w_undecayed"),
-             carry_undecayed = in_parts("carry_undecayed"), writes_lost = in_parts("writes_lost"),
-             writes_undecayed = in_parts("writes_undecayed"), readout_lost = in_parts("readout_lost"),
+  const auto scores_undecayed = in_parts("scores_undecayed"), L_undecayed = in_parts("L_undecayed"),
+             w_undecayed = in_parts("w_undecayed"), carry_undecayed = in_parts("carry_undecayed"),
+             writes_undecayed = in_parts("writes_undecayed"),
              readout_undecayed = in_parts("readout_undecayed");
   const double scale = *p.options.scale;
   Rows S = zeros(d.K, d.V), last = S;
   std::vector<Rows> entered;
   std::vector<double> sum_of_last(d.K);
-  const auto in_16_bits = [&](const std::string& name, double x) {
-    return is((name + "_in_bf16").c_str())   ? to_bits(x, 8)
-           : is((name + "_in_fp16").c_str()) ? to_bits(x, 11)
-                                             : x;
-  };
   /// A decay of a term whose gates have another base.
   const auto in_base = [&](const std::string& name, double decay) {
     return is((name + "_exp2").c_str())          ? std::pow(decay, std::log(2.0))
            : is((name + "_log2e_twice").c_str()) ? std::pow(decay, 1 / std::log(2.0))
                                                  : decay;
-  };
-  const auto of_key = [&](const std::string& name, std::size_t x) {
-    return is((name + "_of_first_tile").c_str()) ? x % 32 : x;
   };
   const auto of_decay = [&](const std::string& name, std::size_t x) {
     return is((name + "_decay_of_first_tile").c_str()) ? x % 32 : x;
@@ -533,16 +518,9 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     const auto beta = [&](std::size_t i) { return p.beta.value(at + i); };
     if (is("initial_state_late") && at == 0) S = zeros(d.K, d.V);
     const bool goes_on = is("sums_over_chunks");
-    const std::size_t anew = is("sums_missing")     ? 1
-                             : is("sums_in_blocks") ? 16
-                             : is("sums_in_halves") ? 32
-                                                    : 64;
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t x = 0; x < d.K; ++x)
-        G[i][x] = (i % anew != 0       ? G[i - 1][x]
-                   : i == 0 && goes_on ? sum_of_last[x]
-                                       : 0) +
-                  (is("first_gate_lost") && i == 0 ? 0 : p.g.value((at + i) * d.K + x));
+        G[i][x] = (i > 0 ? G[i - 1][x] : goes_on ? sum_of_last[x] : 0) + p.g.value((at + i) * d.K + x);
     const std::vector<double>& Gn = G[n - (is("end_of_row_before") && n > 1 ? 2 : 1)];
     const auto across = [&](double sum) { return is("exp2_across") ? std::exp2(sum) : std::exp(sum); };
     const auto between = [&](std::size_t i, std::size_t j, std::size_t x, double own) {
@@ -557,30 +535,14 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           double D = is("exp2_within") ? std::exp2(G[i][x] - G[j][x]) : std::exp(G[i][x] - G[j][x]);
           const std::size_t first = i - i % 16;
           if (is("anchors_apart") && first > j) D /= std::exp(p.g.value((at + first) * d.K + x));
-          const double own = is("scores_unscaled")       ? 1
-                             : is("scores_scaled_twice") ? scale * scale
-                             : is("scores_doubled")      ? 2 * scale
-                                                         : scale;
-          if (!scores_lost[x / 32])
-            scores[i][j] +=
-                own * q(i, x) * k(j, of_key("scores", x)) *
-                (scores_undecayed[x / 32] ? 1 : in_base("scores", between(i, j, of_decay("scores", x), D)));
-          const bool is_block = i / 16 == 2 && j / 16 == 1;
-          if (j < i && !L_lost[x / 32] && !(is("L_block_lost") && is_block))
-            L[i][j] += (is("L_negated") ? -1 : 1) *
-                       (is("L_without_beta") ? 1 : beta(is("column_beta") ? j : i)) *
-                       (is("L_with_beta") ? beta(i) : 1) * (is("L_scaled_twice") ? scale : 1) * k(i, x) *
-                       k(j, of_key("L", x)) *
-                       (L_undecayed[x / 32] ? 1 : in_base("L", between(i, j, of_decay("L", x), D)));
+          const double own = is("scores_unscaled") ? 1 : is("scores_scaled_twice") ? scale * scale : scale;
+          scores[i][j] +=
+              own * q(i, x) * k(j, x) *
+              (scores_undecayed[x / 32] ? 1 : in_base("scores", between(i, j, of_decay("scores", x), D)));
+          if (j < i)
+            L[i][j] += beta(is("column_beta") ? j : i) * (is("L_scaled_twice") ? scale : 1) * k(i, x) *
+                       k(j, x) * (L_undecayed[x / 32] ? 1 : in_base("L", between(i, j, of_decay("L", x), D)));
         }
-    for (std::size_t i = 0; i < n; ++i)
-      for (std::size_t j = 0; j < n; ++j)
-        L[i][j] = in_16_bits("L", L[i][j]), scores[i][j] = in_16_bits("scores", scores[i][j]);
-    for (std::size_t i = 32; i < 48 && i < n; ++i)
-      for (std::size_t j = 16; j < 32; ++j) {
-        if (is("scores_block_lost")) scores[i][j] = 0;
-        if (is("scores_block_of_next")) scores[i][j] = j + 16 < n ? scores[i][j + 16] : 0;
-      }
     // Row by row: X_i = e_i - sum_j L_ij X_j; a series of so many terms stops where the power is too high.
     const auto solved = [&](std::size_t terms) {
       Rows sum = zeros(n, n), power = sum;
@@ -590,9 +552,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
         for (std::size_t i = 0; i < n; ++i)
           for (std::size_t j = 0; j < n; ++j) {
             sum[i][j] += power[i][j];
-            for (std::size_t m = 0; m < n; ++m)
-              next[i][j] -=
-                  (is("inverse_merged_with_sign") && i / 16 != m / 16 ? -1 : 1) * L[i][m] * power[m][j];
+            for (std::size_t m = 0; m < n; ++m) next[i][j] -= L[i][m] * power[m][j];
           }
         power = next;
       }
@@ -627,72 +587,37 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     if (is("inverse_transposed"))
       for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < i; ++j) std::swap(A[i][j], A[j][i]);
-    const Rows was = A;
-    for (std::size_t i = 48; i < n; ++i)
-      for (std::size_t j = 16; j < 32; ++j) {
-        if (is("inverse_block_transposed")) A[i][j] = j + 32 < n ? was[j + 32][i - 32] : 0;
-        if (is("inverse_block_of_next")) A[i][j] = was[i][j + 16];
-        if (is("inverse_block_lost")) A[i][j] = 0;
-        if (is("inverse_block_negated")) A[i][j] = -A[i][j];
-      }
-    for (std::size_t i = 15; is("last_rows_unsolved") && i < n; i += 16)
-      for (std::size_t j = i - 15; j < i; ++j) A[i][j] = -L[i][j];
-    for (std::vector<double>& row : A)
-      for (double& x : row) x = in_16_bits("inverse", x);
-    const Rows one = solved(1);
     for (std::size_t i = 0; i < n; ++i)
-      for (std::size_t v = 0; v < d.V; ++v) {
-        for (std::size_t j = 0; j < n; ++j) {
-          const double of_u = (is("u_unsolved") ? one : A)[i][j] - (is("u_without_own") ? one[i][j] : 0);
-          u[i][v] += of_u * beta(is("u_weighted_behind") ? i : j) * p.v.value((at + j) * d.V + v);
-        }
-        u[i][v] = in_16_bits("u", u[i][v]);
-      }
+      for (std::size_t v = 0; v < d.V; ++v)
+        for (std::size_t j = 0; j < n; ++j)
+          u[i][v] += A[i][j] * beta(is("u_weighted_behind") ? i : j) * p.v.value((at + j) * d.V + v);
     Rows w = zeros(n, d.K);
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t x = 0; x < d.K; ++x) {
         for (std::size_t j = 0; j < n; ++j) {
           const std::size_t of = of_decay("w", x);
-          w[i][x] += (is("w_unsolved") ? one : A)[i][j] *
-                     (is("w_without_beta") ? 1 : beta(is("w_weighted_behind") ? i : j)) *
-                     (is("w_with_beta") ? beta(j) : 1) * k(j, of_key("w", x)) *
-                     (w_undecayed[x / 32] || is("w_decayed_behind")
-                          ? 1
-                          : in_base("w", across(is("w_lowered") ? Gn[of] - G[j][of] : G[j][of])));
+          w[i][x] += A[i][j] * (is("w_without_beta") ? 1 : beta(is("w_weighted_behind") ? i : j)) * k(j, x) *
+                     (w_undecayed[x / 32] || is("w_decayed_behind") ? 1 : in_base("w", across(G[j][of])));
         }
-        w[i][x] = in_16_bits("w", w[i][x]) * (is("w_decayed_behind") ? across(G[i][x]) : 1);
+        w[i][x] *= is("w_decayed_behind") ? across(G[i][x]) : 1;
       }
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t v = 0; v < d.V; ++v) {
-        double prediction = 0;
-        for (std::size_t x = 0; x < d.K; ++x)
-          if (!prediction_lost[x / 32])
-            prediction += w[i][x] * in_16_bits("h", S[is("prediction_of_first_tile") ? x % 32 : x][v]);
-        prediction = in_16_bits("prediction", prediction);
-        v_new[i][v] = in_16_bits("v_new", u[i][v] + (is("prediction_negated") ? prediction : -prediction));
+        v_new[i][v] = u[i][v];
+        for (std::size_t x = 0; x < d.K; ++x) v_new[i][v] -= w[i][x] * S[x][v];
       }
     Rows after = zeros(d.K, d.V);
     for (std::size_t x = 0; x < d.K; ++x)
       for (std::size_t v = 0; v < d.V; ++v) {
-        const std::vector<double>& G_of_carry = is("carry_of_first_row")             ? G[0]
-                                                : is("carry_of_row_before") && n > 1 ? G[n - 2]
-                                                                                     : Gn;
         const std::size_t by = is("carry_by_column")             ? v
                                : is("carry_decay_of_first_tile") ? x % 32
                                                                  : x,
                           of = of_decay("writes", x);
-        const double before = is("carry_of_last_gate") && n > 1 ? G[n - 2][by] : 0;
-        after[x][v] =
-            (carry_undecayed[x / 32] ? 1 : in_base("carry", across(G_of_carry[by] - before))) * S[x][v];
+        after[x][v] = (carry_undecayed[x / 32] ? 1 : in_base("carry", across(Gn[by]))) * S[x][v];
         for (std::size_t i = 0; i < n; ++i)
-          if (!writes_lost[x / 32] && !(is("last_row_lost") && i + 1 == n))
-            after[x][v] += k(i, of_key("writes", x)) *
-                           (writes_undecayed[x / 32] ? 1 : in_base("writes", across(Gn[of] - G[i][of]))) *
-                           (is("writes_with_beta") ? beta(i)
-                            : is("writes_negated") ? -1
-                            : is("writes_doubled") ? 2
-                                                   : 1) *
-                           in_16_bits("writes", (is("writes_unerased") ? u : v_new)[i][v]);
+          after[x][v] += k(i, x) *
+                         (writes_undecayed[x / 32] ? 1 : in_base("writes", across(Gn[of] - G[i][of]))) *
+                         (is("writes_unerased") ? u : v_new)[i][v];
       }
     const Rows& h = is("state_of_before")   ? last
                     : is("state_of_after")  ? after
@@ -703,19 +628,15 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
       for (std::size_t v = 0; v < d.V; ++v) {
         double o = 0;
         for (std::size_t x = 0; x < d.K; ++x) {
-          double D = readout_undecayed[x / 32] ? 1 : in_base("readout", across(G[i][of_decay("readout", x)]));
-          if (is("query_exclusive")) D = i > 0 ? across(G[i - 1][x]) : 1;
-          if (is("query_behind")) D *= across(Gn[x]);
-          if (!readout_lost[x / 32] && !(is("first_chunk_alone") && at == s.begin))
+          const double D =
+              readout_undecayed[x / 32] ? 1 : in_base("readout", across(G[i][of_decay("readout", x)]));
+          if (!(is("first_chunk_alone") && at == s.begin))
             o += (is("readout_unscaled")       ? 1
                   : is("readout_scaled_twice") ? scale * scale
-                  : is("readout_doubled")      ? 2 * scale
                                                : scale) *
-                 q(i, x) * D * in_16_bits("h", h[is("readout_of_first_tile") ? x % 32 : x][v]);
+                 q(i, x) * D * h[x][v];
         }
-        for (std::size_t j = 0; j < n; ++j)
-          o += scores[i][j] * (is("output_uncorrected") ? beta(j) * p.v.value((at + j) * d.V + v)
-                                                        : (is("output_unerased") ? u : v_new)[j][v]);
+        for (std::size_t j = 0; j < n; ++j) o += scores[i][j] * (is("output_unerased") ? u : v_new)[j][v];
         answer.o.set((at + i) * d.V + v, o);
       }
     last = S, S = after;
@@ -862,9 +783,7 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
     INFO(name);
     REQUIRE(fault.applies(problem));
     for (const DType dtype : {DType::fp32, DType::bf16}) {
-      const bool is_of_chunks =
-          fault.at == hypotheses::Fault::At::chunk || fault.at == hypotheses::Fault::At::scores;
-      if (is_of_chunks && dtype == DType::bf16) continue;  // as in fp32
+      if (fault.at == hypotheses::Fault::At::chunk && dtype == DType::bf16) continue;  // as in fp32
       const kda::Answer answer = is_of_chunk_form(fault, problem) ? chunk_mutant(problem, name, dtype)
                                  : name == "input_in_other_layout"
                                      ? mutant(with_query_by_heads(problem), "none", dtype)
@@ -894,10 +813,6 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(parts of 64)"));
       if (fault.at == hypotheses::Fault::At::block)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring("(block 2,0: L(2,1) A(1,0))"));
-      if (fault.at == hypotheses::Fault::At::scores)
-        CHECK_THAT(finding.causes[0].meaning,
-                   ContainsSubstring(name.starts_with("inverse") ? "(rows 48.., columns 16.., 16 each)"
-                                                                 : "(rows 32.., columns 16.., 16 each)"));
       if (fault.at == hypotheses::Fault::At::row)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": the same one of the first chunk"));
       if (fault.at == hypotheses::Fault::At::factor)
@@ -919,11 +834,11 @@ TEST_CASE("a fault of some columns is named with them", "[hypotheses][naming]") 
   test::Sampled sample(2);
   INFO(sample.text());
   for (const std::size_t first : {0, 24})
-    for (const char* const name : {"beta_twice", "readout_lost"}) {
+    for (const char* const name : {"beta_twice", "readout_undecayed"}) {
       if (!sample.next()) continue;
       INFO(name << ' ' << first);
-      kda::Answer answer = std::string(name) == "readout_lost" ? chunk_mutant(problem, name, DType::fp32)
-                                                               : mutant(problem, name);
+      kda::Answer answer = std::string(name) == "readout_undecayed" ? chunk_mutant(problem, name, DType::fp32)
+                                                                    : mutant(problem, name);
       for (const auto& [tensor, of] :
            {std::pair(&answer.o, &right.o), {&answer.final_state, &right.final_state}})
         for (std::size_t i = 0; i < tensor->size(); ++i)

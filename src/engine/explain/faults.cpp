@@ -7,7 +7,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <functional>
 
 #include "base/names.hpp"
 #include "engine/explain/not_finite.hpp"
@@ -204,18 +203,7 @@ hypotheses::Naming named(const kda::Problem& problem, const Answered& got, const
     return naming;
   }
   const bool by_o = o != nullptr && (state == nullptr || o->verdict == judge::Verdict::fail);
-  hypotheses::Naming naming =
-      hypotheses::name_fault(problem, output, place_of(problem, by_o ? *o : *state), threads, effort);
-  if (naming.causes.size() > 1) {  // another sequence, and other heads, may tell them apart
-    const hypotheses::FailurePlace last{problem.sequences().size() - 1, problem.dimensions().HV - 1};
-    const hypotheses::Naming there = hypotheses::name_fault(problem, output, last, threads, effort);
-    const auto is_there = [&](const hypotheses::Cause& cause) {
-      return std::ranges::find(there.causes, cause.meaning, &hypotheses::Cause::meaning) !=
-             there.causes.end();
-    };
-    if (std::ranges::any_of(naming.causes, is_there)) std::erase_if(naming.causes, std::not_fn(is_there));
-  }
-  return naming;
+  return hypotheses::name_fault(problem, output, place_of(problem, by_o ? *o : *state), threads, effort);
 }
 
 namespace {

@@ -275,7 +275,6 @@ constexpr Fault list[] = {
         has_decays_of_channels),
     of_channels<&ChannelShifts::gate_of_next>("gate_of_next_channel", "a channel decays by the gate of the next one",
                                               has_decays_of_channels),
-    in_part<&Reading::decay_missing>("decay_missing", "the state does not decay"),
     // The delta rule.
     {"gate_behind_update", "the state decays behind the update, not before it", always,
      set<&Reading::decays_after_update>},
@@ -377,8 +376,6 @@ constexpr Fault list[] = {
      set<&Reading::prediction_of_raw_key>, At::everywhere, true},
     {"own_token_unweighted", "o reads what its own token writes without beta", has_beta,
      set<&Reading::output_has_own_unweighted>, At::everywhere, true},
-    {"own_token_twice", "o reads what its own token writes twice (the diagonal of Aqk is doubled)", always,
-     set<&Reading::output_has_own_twice>, At::everywhere, true},
     of_rows<&RowsOf::value>("value_of_other_row", "a token reads v of another row"),
     {"key_interleaved", "value head h reads k of query head h mod H, q of its own", has_interleaved_heads,
      set<&Reading::key_interleaved>, At::everywhere, true},
@@ -408,7 +405,6 @@ constexpr Fault list[] = {
     {"output_doubled", "the output is doubled", always, set<&Reading::output_factor, 2>},
     {"output_sign", "o has the other sign", always, set<&Reading::output_factor, -1>},
     {"output_unwritten", "o is not written (zero)", always, set<&Reading::output_factor, 0>},
-    in_part<&Reading::output_missing>("output_missing", "o lacks its part"),
     in_part<&Reading::untouched>("channels_untouched", "nothing reads or changes the state"),
     // The states.
     {"nothing_written", "neither o nor the final state is written (zero)", always,
@@ -542,15 +538,8 @@ constexpr Fault list[] = {
         "anchors_apart",
         "blocks of 16 off the diagonal lack the decay of their first row: the anchors of rows and columns "
         "differ"),
-    of_chunk_form<ChunkFault::sums_in_blocks>("sums_in_blocks",
-                                              "sums of gates start anew in each 16 rows of a chunk", true),
-    of_chunk_form<ChunkFault::sums_in_halves>("sums_in_halves",
-                                              "sums of gates start anew in each 32 rows of a chunk", true),
-    of_chunk_form<ChunkFault::sums_missing>("sums_missing", "gates are not summed: G is g", true),
     of_chunk_form<ChunkFault::sums_over_chunks>(
         "sums_over_chunks", "sums of gates do not start anew where a chunk begins", true),
-    of_chunk_form<ChunkFault::first_gate_lost>("first_gate_lost",
-                                               "sums of gates lack the gate of a chunk's first row", true),
     of_chunk_form<ChunkFault::end_of_row_before>("end_of_row_before",
                                                  "G_n is that of the last row but one of a chunk", true),
     of_chunk_form<ChunkFault::column_beta>("column_beta", "L has the beta of its column, not of its row"),
@@ -564,31 +553,11 @@ constexpr Fault list[] = {
     of_chunk_form<ChunkFault::inverse_series_16>("inverse_series_16",
                                                  "the series of the inverse ends behind L^15"),
     of_chunk_form<ChunkFault::inverse_transposed>("inverse_transposed", "the inverse is transposed"),
-    of_chunk_form<ChunkFault::last_rows_unsolved>(
-        "last_rows_unsolved", "the inverse of a block of 16 rows ends before its last row", true),
-    of_chunk_form<ChunkFault::u_unsolved>("u_unsolved", "u is beta v, without A", true),
-    of_chunk_form<ChunkFault::u_without_own>("u_without_own", "u is made with A - I", true),
-    of_chunk_form<ChunkFault::w_unsolved>("w_unsolved", "w is beta k exp(G), without A", true),
-    of_chunk_form<ChunkFault::w_lowered>("w_lowered", "w has exp(G_n - G), not exp(G)", true),
-    of_chunk_form<ChunkFault::last_row_lost>("last_row_lost",
-                                             "the last row of a chunk does not write the state", true),
-    of_chunk_form<ChunkFault::carry_of_first_row>(
-        "carry_of_first_row", "the state decays from chunk to chunk by the gate of the first row alone", true),
-    of_chunk_form<ChunkFault::carry_of_last_gate>(
-        "carry_of_last_gate", "the state decays from chunk to chunk by the gate of the last row alone", true),
-    of_chunk_form<ChunkFault::carry_of_row_before>(
-        "carry_of_row_before", "the state decays from chunk to chunk by G of the last row but one", true),
     of_chunk_form<ChunkFault::carry_by_column>(
         "carry_by_column", "exp(G_n) decays the columns of the state, not its rows", true),
     of_chunk_form<ChunkFault::writes_unerased>("writes_unerased",
                                                "the state is written with u, not with u - w h"),
     of_chunk_form<ChunkFault::output_unerased>("output_unerased", "o is read from u, not from u - w h"),
-    of_chunk_form<ChunkFault::output_uncorrected>("output_uncorrected",
-                                                  "o is read from beta v, not from v_new", true),
-    of_chunk_form<ChunkFault::query_exclusive>(
-        "query_exclusive", "o reads the state before its chunk without the gate of its own row", true),
-    of_chunk_form<ChunkFault::query_behind>(
-        "query_behind", "o reads the state before its chunk decayed to the chunk's end", true),
     of_chunk_form<ChunkFault::initial_state_late>(
         "initial_state_late", "the first chunk does not read the initial state, and leaves it decayed", true),
     of_chunk_form<ChunkFault::first_chunk_alone>(
@@ -607,8 +576,6 @@ constexpr Fault list[] = {
      "o reads the state of another chunk: the one of its number where chunks of the packed row are counted",
      [](const Problem& p) { return has_chunk_form(p) && has_sequences(p); },
      in_chunks<&Reading::chunk_fault, ChunkFault::state_of_stream>, At::chunk, true},
-    of_chunk_form<ChunkFault::merged_with_sign>(
-        "inverse_merged_with_sign", "blocks of 16 of A are merged with +A L A, not -A L A", true),
     {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
      [](Reading& r, std::size_t which) {
        r.chunk_fault = ChunkFault::inverse_product, r.block = which;
@@ -646,9 +613,7 @@ constexpr Fault list[] = {
 
 void Fault::apply(Interpretation& reading, std::size_t where) const {
   if (change != nullptr) return change(reading, where);
-  const bool in_block = at == At::scores;
-  (in_block ? reading.block : reading.chunk) = where;
-  reading.chunk_fault = in_block ? ChunkFault::of_block : ChunkFault::of_term;
+  reading.chunk = where, reading.chunk_fault = ChunkFault::of_term;
   reading.chunk_term = term, reading.term_fault = of_term;
 }
 
@@ -670,7 +635,6 @@ std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_ro
     case At::part:
       return token;
     case At::block:
-    case At::scores:
       return 0;
     case At::layout:
       return 0;

@@ -22,7 +22,6 @@ struct Fault {
     block,   ///< which of inverse_products
     head,    ///< how many heads further the other one is
     row,     ///< which RowOf
-    scores,  ///< which of score_blocks
     layout,  ///< which of token_inputs times their layouts, and which of input_layouts
     factor,  ///< what is wrong by a factor: that factor, in units of `factor_unit`; it is fitted
   };

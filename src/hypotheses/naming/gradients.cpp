@@ -233,8 +233,8 @@ Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& 
   std::erase_if(list, [&](const plain::MovedMatrix& one) {
     return std::ranges::find(naming.causes, one.name(), &Cause::fault) == naming.causes.end();
   });
-  if (list.empty()) list = std::move(beside);
-  return ranked(problem, output, list, few);
+  if (!list.empty()) naming = ranked(problem, output, list, few);
+  return naming.causes.empty() ? ranked(problem, output, beside, few) : naming;
 }
 
 }  // namespace

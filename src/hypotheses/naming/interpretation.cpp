@@ -374,7 +374,7 @@ class Recurrence {
   ExcerptAnswer in_chunks() {
     const std::size_t tokens = excerpt_.end - excerpt_.begin;
     plain::Head head;
-    if (reading_.loaded != nullptr && reading_.site->from != plain::Site::From::inputs)
+    if (plain::takes_loaded(reading_))
       head.k = plain::Matrix(tokens, K_), head.v = plain::Matrix(tokens, V_),
       head.scale = *reading_.options.scale;
     else
@@ -432,8 +432,6 @@ class Recurrence {
     for (std::size_t i = 0; i < K_; ++i) {
       const bool is_hit = plain::is_among(reading_.channels, i, K_);
       if (reading_.prediction_missing && is_hit) read_key_[i] = 0;
-      if (reading_.output_missing && is_hit) q_[i] = 0;
-      if (reading_.decay_missing && is_hit) gates_[i] = 0;
       if (reading_.untouched && is_hit) q_[i] = k_[i] = read_key_[i] = gates_[i] = 0;
       const double sum = reading_.round_sums(sums_[i] + gates_[i]);
       // The difference of rounded sums, where they are rounded.
@@ -465,7 +463,6 @@ class Recurrence {
     if (reading_.round_state != &unchanged)
       for (double& x : state_) x = reading_.round_state(x);
     if (!reading_.output_misses_own) read(state_, q_, output_);
-    if (reading_.output_has_own_twice) add_own(1);
     if (const double beta = inputs_.beta(t, 0); reading_.output_has_own_unweighted && beta != 0)
       add_own(1 / beta - 1);
     if (reading_.transposed_states && K_ == V_) read_transposed();
@@ -633,14 +630,11 @@ std::vector<plain::Matrix> kept_beside(const Problem& problem, const Interpretat
   if (!reading.move->is_beside()) return {};
   Interpretation right(problem);
   excerpt.head = reading.move->head_beside(excerpt.head, problem.dimensions().HV);
-  excerpt.start.clear(), excerpt.gates = nullptr;
+  excerpt.gates = nullptr;
   const Excerpt before{excerpt.sequence, excerpt.sequence.begin, excerpt.begin, excerpt.head, {},
                        excerpt.columns};
-  plain::Head head = plain::head_of(problem, right, excerpt);
-  const std::vector<double> state = answer_of(problem, right, before).state;
-  head.state = plain::Matrix(head.k.columns(), head.v.columns());
-  for (std::size_t i = 0; i < state.size(); ++i)
-    head.state(i / head.v.columns(), i % head.v.columns()) = state[i];
+  excerpt.start = answer_of(problem, right, before).state;
+  const plain::Head head = plain::head_of(problem, right, excerpt);
   right.site = reading.site;
   return plain::chunk_answer(head, reading.chunk, excerpt.begin - excerpt.sequence.begin, right).kept;
 }
@@ -656,7 +650,7 @@ plain::Head plain::head_of(const Problem& problem, const Interpretation& reading
             Matrix(tokens, V),
             Matrix(tokens, K),
             {},
-            {},
+            Matrix(K, V),
             std::vector<double>(tokens),
             scale};
   std::vector<double> q(K), k(K), gates(K);
@@ -668,6 +662,11 @@ plain::Head plain::head_of(const Problem& problem, const Interpretation& reading
     for (std::size_t v = 0; v < V; ++v) head.v(i, v) = inputs.value(t, v);
     head.beta[i] = inputs.beta(t, 0);
   }
+  const std::vector<double> state = answer_of(problem, Interpretation(problem),
+                                              {excerpt.sequence, excerpt.begin, excerpt.begin, excerpt.head,
+                                               excerpt.start, excerpt.columns})
+                                        .state;
+  for (std::size_t i = 0; i < state.size(); ++i) head.state(i / V, i % V) = state[i];
   return head;
 }
 

@@ -65,12 +65,9 @@ enum class TermFault : std::uint8_t {
   weighted_behind,      ///< beta multiplies the product with A, not what A multiplies
   decayed_behind,       ///< ... its decay does
   doubled,              ///< it counts twice
-  of_first_tile,        ///< what it reads of the second tile of channels is that of the first
-  decay_of_first_tile,  ///< ... its decays are
-  in_bf16,              ///< it is rounded
-  in_fp16,
-  transposed,  ///< a block of it
-  of_next,     ///< a block of it is the one to its right
+  decay_of_first_tile,  ///< it decays in the second tile of channels as in the first
+  transposed,           ///< a block of it
+  of_next,              ///< a block of it is the one to its right
 };
 
 /// What it multiplies the term by.
@@ -87,12 +84,9 @@ enum class ChunkTerm : std::uint8_t {
   Aqk,
   u,
   w,
-  v_new,
-  prediction,  ///< w h
-  carry,       ///< exp(G_n) h, in the state that leaves
-  writes,      ///< (k exp(G_n - G))^T v_new, likewise
-  readout,     ///< scale q exp(G) h
-  h,           ///< h as products read it
+  carry,    ///< exp(G_n) h, in the state that leaves
+  writes,   ///< (k exp(G_n - G))^T v_new, likewise
+  readout,  ///< scale q exp(G) h
 };
 
 /// Channels of a key: all; those before and from the largest power of two below K on, as tiles have them.
@@ -101,51 +95,33 @@ enum class Channels : std::uint8_t { all, first, last };
 /// What else a kernel gets wrong of the chunk form; one at a time.
 enum class ChunkFault : std::uint8_t {
   none,
-  of_term,              ///< what Interpretation::chunk_term says
-  exp2_within,          ///< powers of two between rows of a chunk, of e in all else
-  exp2_across,          ///< the other way round
-  anchors_apart,        ///< blocks of 16 off the diagonal lack the decay of their first row
-  sums_in_blocks,       ///< G starts anew in each 16 rows
-  sums_in_halves,       ///< ... in each 32
-  sums_missing,         ///< G is g
-  sums_over_chunks,     ///< G is not set back where a chunk begins
-  initial_state_late,   ///< the first chunk reads zeros for h, and what it leaves has it
-  w_lowered,            ///< w has exp(G_n - G) for exp(G)
-  first_gate_lost,      ///< G lacks the gate of the chunk's first row
-  end_of_row_before,    ///< G_n is that of the row before
-  column_beta,          ///< L has the beta of its column
-  inverse_missing,      ///< A = I
-  inverse_series_2,     ///< A = I - L
-  inverse_series_4,     ///< ... + L^2 - L^3
-  inverse_series_8,     ///< ... up to L^7
-  inverse_series_16,    ///< ... up to L^15
-  inverse_product,      ///< a block of 16 of A lacks one product of its sum
-  of_block,             ///< what Interpretation::chunk_term says of a block off the diagonal
-  moved,                ///< what Interpretation::move says
-  merged_with_sign,     ///< blocks of 16 of A are merged with +, not with -
-  inverse_transposed,   ///< A^T
-  last_rows_unsolved,   ///< the last row of each block of 16 is that of I - L
-  u_unsolved,           ///< u without A
-  u_without_own,        ///< u with A - I
-  w_unsolved,           ///< w without A
-  writes_unerased,      ///< the state is written with u for u - w h
-  output_unerased,      ///< o is read from u for u - w h
-  output_uncorrected,   ///< o is read from beta v
-  last_row_lost,        ///< the last row of a chunk is not written
-  carry_of_first_row,   ///< the state decays by G of the chunk's first row
-  carry_of_row_before,  ///< ... of the last row but one
-  carry_of_last_gate,   ///< ... by the gate of the last row alone
-  carry_by_column,      ///< exp(G_n) decays columns of the state, not rows
-  query_exclusive,      ///< o reads h with exp(G) of the row before
-  query_behind,         ///< o reads h after it decayed to the chunk's end
-  first_chunk_alone,    ///< o of the first chunk does not read h
-  scores_unmasked,      ///< o sees later rows of its chunk
-  scores_of_next,       ///< o sees the row behind it
-  state_of_before,      ///< o reads the state that entered the chunk before
-  state_of_after,       ///< o reads the state that leaves the chunk
-  state_of_first,       ///< o of all sequences reads the states of the first one
-  state_of_stream,      ///< o reads the state of the chunk that has its number where chunks of the row are
-                        ///< counted
+  of_term,             ///< what Interpretation::chunk_term says
+  exp2_within,         ///< powers of two between rows of a chunk, of e in all else
+  exp2_across,         ///< the other way round
+  anchors_apart,       ///< blocks of 16 off the diagonal lack the decay of their first row
+  sums_over_chunks,    ///< G is not set back where a chunk begins
+  initial_state_late,  ///< the first chunk reads zeros for h, and what it leaves has it
+  end_of_row_before,   ///< G_n is that of the row before
+  column_beta,         ///< L has the beta of its column
+  inverse_missing,     ///< A = I
+  inverse_series_2,    ///< A = I - L
+  inverse_series_4,    ///< ... + L^2 - L^3
+  inverse_series_8,    ///< ... up to L^7
+  inverse_series_16,   ///< ... up to L^15
+  inverse_product,     ///< a block of 16 of A lacks one product of its sum
+  moved,               ///< what Interpretation::move says
+  inverse_transposed,  ///< A^T
+  writes_unerased,     ///< the state is written with u for u - w h
+  output_unerased,     ///< o is read from u for u - w h
+  carry_by_column,     ///< exp(G_n) decays columns of the state, not rows
+  first_chunk_alone,   ///< o of the first chunk does not read h
+  scores_unmasked,     ///< o sees later rows of its chunk
+  scores_of_next,      ///< o sees the row behind it
+  state_of_before,     ///< o reads the state that entered the chunk before
+  state_of_after,      ///< o reads the state that leaves the chunk
+  state_of_first,      ///< o of all sequences reads the states of the first one
+  state_of_stream,     ///< o reads the state of the chunk that has its number where chunks of the row are
+                       ///< counted
 };
 
 /// Blocks of 16 of a chunk of 64 whose sum lacks a product: row, column, and which of L(row, m) A(m, column).
@@ -258,7 +234,6 @@ struct Interpretation {
   bool prediction_misses_last = false;     ///< ... but for a chunk's first row without what that token wrote
   bool prediction_has_own = false;         ///< w = beta (v - p - k^T k w): with what the token itself writes
   bool output_misses_own = false;          ///< o reads the state before its token writes
-  bool output_has_own_twice = false;       ///< o reads what its token writes twice
   bool output_has_own_unweighted = false;  ///< ... without beta
   bool prediction_of_raw_key = false;      ///< the prediction reads the state along k before its norm
   std::optional<double> lowest_gate;       ///< log decays below -lowest_gate are raised to it
@@ -318,11 +293,10 @@ struct Interpretation {
   ChunkFault chunk_fault = ChunkFault::none;  ///< else it is the chunk form that is computed
   ChunkTerm chunk_term = ChunkTerm::none;
   TermFault term_fault = TermFault::lost;
-  Channels channels = Channels::all;                        ///< of the term; and of what follows
-  bool prediction_missing = false, output_missing = false;  ///< these do not read them
-  bool decay_missing = false, untouched = false;  ///< they do not decay; the state keeps them as they were
-  std::size_t block = 0;                          ///< of inverse_products or of score_blocks
-  const plain::Site* site = nullptr;              ///< a matrix, and what becomes of it
+  Channels channels = Channels::all;                   ///< of the term; and of what follows
+  bool prediction_missing = false, untouched = false;  ///< which it does not read; the state keeps
+  std::size_t block = 0;                               ///< of inverse_products or of score_blocks
+  const plain::Site* site = nullptr;                   ///< a matrix, and what becomes of it
   const plain::Move* move = nullptr;
   // Of the tokens looked at, where they are known: the right chunks of the head, what another head has there.
   const std::vector<plain::Chunk>* loaded = nullptr;

@@ -21,31 +21,33 @@ constexpr Site sites[] = {
     {"query", "q", Shape::keys, From::inputs},
     {"key", "k", Shape::keys, From::inputs},
     {"value", "v", Shape::values, From::inputs},
-    {"gate", "g", Shape::gates, From::inputs},
+    {"gate", "g", Shape::gates, From::gates},
     {"beta", "beta", Shape::column, From::inputs},
-    {"sums", "the sum of the gates", Shape::gates, From::inputs},
+    {"sums", "the sum of the gates", Shape::gates, From::gates},
+    {"L", "L", Shape::scores, From::inverse},
+    {"scores", "Aqk", Shape::scores, From::inverse},
     {"query_of_scores", "q in Aqk", Shape::keys, From::scores},
     {"key_of_scores", "k in Aqk", Shape::keys, From::scores},
     {"key_of_rows", "k of L's rows", Shape::keys, From::scores},
     {"key_of_columns", "k of L's columns", Shape::keys, From::scores},
     {"key_within", "k of the columns of L and Aqk", Shape::keys, From::scores},
-    {"L", "L", Shape::scores, From::inverse},
     {"inverse", "A, the inverse,", Shape::scores, From::inverse},
-    {"scores", "Aqk", Shape::scores, From::inverse},
-    {"inverse_of_u", "A in u", Shape::scores, From::behind},
-    {"inverse_of_w", "A in w", Shape::scores, From::behind},
     {"u", "u", Shape::values, From::behind},
     {"w", "w", Shape::keys, From::behind},
+    {"inverse_of_u", "A in u", Shape::scores, From::behind},
+    {"inverse_of_w", "A in w", Shape::scores, From::behind},
+    {"key_of_w", "beta k exp(G) of w", Shape::keys, From::behind},
+    {"prediction", "w h", Shape::values, From::behind},
     {"v_new", "v_new", Shape::values, From::behind},
     {"v_new_of_o", "v_new, as o reads it,", Shape::values, From::behind},
-    {"v_new_of_writes", "v_new, as the state gets it,", Shape::values, From::behind},
+    {"v_new_of_writes", "v_new, as the state gets it,", Shape::values, From::behind, true},
     {"h", "the state before its chunk", Shape::states, From::behind},
     {"h_of_o", "the state before its chunk, as o reads it,", Shape::states, From::behind},
     {"h_of_w", "the state before its chunk, as v_new reads it,", Shape::states, From::behind},
     {"raised_query", "q exp(G)", Shape::keys, From::behind},
-    {"written", "k exp(G_n - G)", Shape::keys, From::behind},
-    {"carry", "exp(G_n), by which the state decays,", Shape::column, From::behind},
-    {"state", "the state that leaves a chunk", Shape::states, From::behind},
+    {"written", "k exp(G_n - G)", Shape::keys, From::behind, true},
+    {"carry", "exp(G_n), by which the state decays,", Shape::states, From::behind, true},
+    {"state", "the state that leaves a chunk", Shape::states, From::behind, true},
     {"o", "o", Shape::values, From::behind},
     {"do", "do", Shape::values, From::backwards},
     {"v_new_backwards", "v_new, as gradients read it,", Shape::values, From::backwards},
@@ -83,6 +85,7 @@ constexpr unsigned of_keys = bit(Shape::keys) | bit(Shape::gates), of_values = b
 
 double to_tf32(double x) { return static_cast<double>(numeric::through_tf32(static_cast<float>(x))); }
 std::size_t index(std::ptrdiff_t i) { return static_cast<std::size_t>(i); }
+std::ptrdiff_t signed_of(std::size_t i) { return static_cast<std::ptrdiff_t>(i); }
 
 template <class Of>
 Matrix matrix_of(std::size_t rows, Of of) {
@@ -171,6 +174,23 @@ double times(double x, const Element&, const Chunk&) {
   return x * half_units / 2;
 }
 
+/// exp(G) of so many rows before the chunk's last.
+template <int back>
+Matrix carry_of(const Chunk& c) {
+  Matrix carry(c.K, 1);
+  for (std::size_t x = 0; x < c.K; ++x)
+    carry(x, 0) = c.from_start(back < 0 ? 0 : c.n - std::min<std::size_t>(c.n, 1 + back), x);
+  return carry;
+}
+/// Of the gates, anew after so many rows.
+template <std::size_t rows>
+Matrix sums(const Chunk& c) {
+  Matrix G = c.G;
+  for (std::size_t i = rows; i < c.n; ++i)
+    for (std::size_t x = 0; x < c.K; ++x) G(i, x) -= c.G(i / rows * rows - 1, x);
+  return G;
+}
+
 struct Region {
   std::string_view name, meaning;
   unsigned shapes;
@@ -182,6 +202,10 @@ constexpr Region regions[] = {
      [](const Element& e) { return is_in_last_tile(e.column, e.columns); }},
     {"_in_last_quarter", " in the last quarter of its channels", of_keys,
      [](const Element& e) { return 4 * e.column >= 3 * e.columns; }},
+    {"_in_first_channels", " in the first channels (up to the largest power of two below K)", of_keys,
+     [](const Element& e) { return !is_in_last_tile(e.column, e.columns); }},
+    {"_in_first_channels", " in the first channels (up to the largest power of two below K)", of_states,
+     [](const Element& e) { return !is_in_last_tile(e.row, e.rows); }},
     {"_in_last_channels", " in the last channels (from the largest power of two below K on)", of_states,
      [](const Element& e) { return is_in_last_tile(e.row, e.rows); }},
     {"_in_last_quarter", " in the last quarter of its channels", of_states,
@@ -259,6 +283,10 @@ const Move others[] = {
               rows_swapped<8>),
     reordered("of_next_channel", "is that of the next channel", of_keys, columns_shifted<1>),
     reordered("of_channel_before", "is that of the channel before", of_keys, columns_shifted<-1>),
+    reordered("of_first_tile", "has its first tile of channels for the second", of_keys,
+              [](Element e) { return at(e, e.row, in_first_tile(e.column, e.columns)); }),
+    reordered("of_first_tile", "has its first tile of channels for the second", of_states,
+              [](Element e) { return at(e, in_first_tile(e.row, e.rows), e.column); }),
     reordered("transposed", "is transposed", of_scores, turned_over),
     reordered("diagonal_transposed", "has its blocks of 16 on the diagonal transposed", of_scores,
               turned_over, is_beside_diagonal<0>),
@@ -285,6 +313,8 @@ const Move others[] = {
     masked("window_16", "is zero from 16 tokens back on", is_back<16>),
     masked("window_32", "is zero from 32 tokens back on", is_back<32>),
     masked("diagonal_lost", "lacks its diagonal", is_beside_diagonal<0, 1>),
+    masked("diagonal_alone", "is zero beside its diagonal",
+           [](const Element& e) { return e.row != e.column; }),
     masked("subdiagonal_lost", "lacks what is one token back", is_beside_diagonal<1, 1>),
     changed("diagonal_doubled", "has its diagonal twice", of_scores, times<4>, is_beside_diagonal<0, 1>),
     changed("blocks_negated", "has the other sign outside the blocks of 16 on the diagonal", of_scores,
@@ -335,6 +365,40 @@ const Move others[] = {
          doubled<to_fp16, 32>),
     made("inverse", "doubling_64_in_bf16", "is made by doubling in bf16", doubled<to_bf16, 64>),
     made("inverse", "doubling_64_in_fp16", "is made by doubling in fp16", doubled<to_fp16, 64>),
+    made("inverse", "last_rows_unsolved", "of a block of 16 rows ends before its last row",
+         [](const Chunk& c) {
+           const Matrix A = series(c.L, c.n);
+           return matrix_of(c.n, [&](std::size_t i, std::size_t j) {
+             return i % 16 == 15 && i / 16 == j / 16 && j < i ? -c.L(i, j) : A(i, j);
+           });
+         }),
+    made("sums", "missing", "is g", sums<1>),
+    made("sums", "in_blocks", "starts anew in each 16 rows of a chunk", sums<16>),
+    made("sums", "in_halves", "starts anew in each 32 rows of a chunk", sums<32>),
+    made("key_of_w", "decayed_to_end", "has exp(G_n - G) for exp(G)",
+         [](const Chunk& c) {
+           return weighted(c.lowered, [&](std::size_t i, std::size_t) { return c.beta[i]; });
+         }),
+    made("carry", "of_first_row", "is that of the chunk's first row alone", carry_of<-1>),
+    made("carry", "of_end_before", "is exp(G) of the last row but one", carry_of<1>),
+    made("carry", "of_last_gate", "is that of the chunk's last row alone",
+         [](const Chunk& c) {
+           const Matrix before = carry_of<1>(c);
+           return weighted(carry_of<0>(c), [&](std::size_t x, std::size_t) { return 1 / before(x, 0); });
+         }),
+    made("v_new_of_o", "raw", "is beta v",
+         [](const Chunk& c) { return weighted(c.v, [&](std::size_t i, std::size_t) { return c.beta[i]; }); }),
+    made("raised_query", "exclusive", "is q exp(G) with G of the row before",
+         [](const Chunk& c) {
+           return weighted(c.q,
+                           [&](std::size_t i, std::size_t x) { return i > 0 ? c.from_start(i - 1, x) : 1; });
+         }),
+    made("raised_query", "decayed_by_chunk", "has exp(G_n) once more",
+         [](const Chunk& c) {
+           return weighted(c.q, [&](std::size_t i, std::size_t x) {
+             return c.from_start(i, x) * c.to_end_from_start(x);
+           });
+         }),
     made("v_new_backwards", "raw", "is v", [](const Chunk& c) { return c.v; }),
     made("value_of_dbeta", "of_v_new", "is v_new", [](const Chunk& c) { return c.v_new; }),
 };
@@ -342,6 +406,17 @@ const Move others[] = {
 const std::vector<Move>& moves() {
   static const std::vector<Move> all = [] {
     std::vector<Move> list(std::begin(others), std::end(others));
+    for (const ScoreBlock& block : score_blocks)
+      for (Move move : {masked("block_lost", "is zero", nullptr),
+                        changed("block_negated", "has the other sign", of_scores, times<-2>),
+                        reordered("block_transposed", "is transposed", of_scores, turned_over),
+                        reordered("block_of_next", "is what is to its right", of_scores,
+                                  block.side == 16 ? columns_shifted<16> : columns_shifted<32>)}) {
+        move.meaning +=
+            fmt::format(" in rows {}.., columns {}.., {} each", block.row, block.column, block.side);
+        move.block = &block;
+        list.push_back(std::move(move));
+      }
     for (const Region& region : regions)
       for (const auto& [source, name, meaning] : sources)
         list.push_back({fmt::format("{}{}", name, region.name), fmt::format("{}{}", meaning, region.meaning),
@@ -383,13 +458,34 @@ Matrix Moving::operator()(std::string_view site, Matrix own, const Chunk& chunk)
                       static_cast<std::ptrdiff_t>(own.rows()), static_cast<std::ptrdiff_t>(own.columns()),
                       tile_};
       if (move_->hits != nullptr && !move_->hits(e)) continue;
-      const Element from = move_->from != nullptr ? move_->from(e) : e;
+      Element from = e;
+      if (const ScoreBlock* const block = move_->block; block != nullptr) {
+        if (i - block->row >= block->side || j - block->column >= block->side) continue;  // or wrapped
+        from.row -= signed_of(block->row), from.column -= signed_of(block->column);
+      }
+      if (move_->from != nullptr) from = move_->from(from);
+      if (move_->block != nullptr)
+        from.row += signed_of(move_->block->row), from.column += signed_of(move_->block->column);
       const bool is_there = other != nullptr && from.row >= 0 && from.column >= 0 &&
                             index(from.row) < other->rows() && index(from.column) < other->columns();
       const double x = is_there ? (*other)(index(from.row), index(from.column)) : 0;
       moved(i, j) = move_->change != nullptr ? move_->change(x, e, chunk) : x;
     }
   return moved;
+}
+
+bool Moving::changes(const std::vector<Matrix>& right, const std::vector<Chunk>& chunks, std::size_t row) {
+  const bool has_rows = site_->shape != Shape::states;
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    const bool is_last = i + 1 == right.size();
+    if (is_last && site_->leaves) return false;
+    const std::vector<double>& own = right[i].values();
+    const std::size_t seen = is_last && has_rows ? (row + 1) * right[i].columns() : own.size();
+    const Matrix moved = (*this)(site_->name, right[i], chunks[i]);
+    if (!std::equal(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(seen), moved.values().begin()))
+      return true;
+  }
+  return false;
 }
 
 }  // namespace kda_check::hypotheses::plain

@@ -13,16 +13,17 @@
 
 namespace kda_check::hypotheses::plain {
 
-/// [n][K], those of gates, [n][V], [n][n], [K][V], [.][1]
+/// [n][K], those of gates, [n][V], [n][n], [K][.], [n][1]
 enum class Shape : std::uint8_t { keys, gates, values, scores, states, column };
 /// A matrix where it is read: by all, or by one of its readers.
 struct Site {
-  /// What is computed anew: all, L and Aqk and what follows, A and what follows, no more than what follows;
-  /// the backward pass.
-  enum class From : std::uint8_t { inputs, scores, inverse, behind, backwards };
+  /// What is computed anew: all; all but decays; L and Aqk and what follows, A and what follows, no more than
+  /// what follows; the backward pass.
+  enum class From : std::uint8_t { gates, inputs, scores, inverse, behind, backwards };
   std::string_view name, what;
   Shape shape;
   From from;
+  bool leaves = false;  ///< its chunk, and nothing else reads it
 };
 
 /// An element of a matrix of so many rows and columns, of a chunk of `tile` rows where it is whole.
@@ -39,6 +40,7 @@ struct Move {
   double (*change)(double x, const Element& e, const Chunk& chunk) = nullptr;
   Matrix (*made)(const Chunk& chunk) = nullptr;  ///< anew
   std::string_view only = {};                    ///< of this site
+  const ScoreBlock* block = nullptr;  ///< alone; rows and columns are counted in it where they are moved
 
   bool is_beside() const { return source == Source::next_head || source == Source::head_before; }
   std::size_t head_beside(std::size_t head, std::size_t heads) const {
@@ -61,6 +63,8 @@ class Moving {
   Moving(const Site* site, const Move* move, std::size_t tile, const std::vector<Matrix>* beside)
       : site_(site), move_(move), tile_(static_cast<std::ptrdiff_t>(tile)), beside_(beside) {}
   Matrix operator()(std::string_view site, Matrix own, const Chunk& chunk);
+  /// Whether it changes what o has up to a row of the last of some chunks; `right`: the matrix of each.
+  bool changes(const std::vector<Matrix>& right, const std::vector<Chunk>& chunks, std::size_t row);
   std::vector<Matrix> kept{};  ///< by chunk, in the order of their computation
 
  private:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -32,6 +33,7 @@ constexpr std::size_t most_others = 4;         // heads before and behind, that 
 constexpr double least_hint = 0.3;             // explained by what is said to be nearest
 constexpr double as_near = 1e-3;               // of two that are as near the known one is said
 constexpr std::size_t firsts_of_two = 4, seconds_of_large = 16;
+constexpr std::size_t most_columns = 16;  // looked at first
 constexpr Thresholds thresholds{.least_explained = 0.8,
                                 .least_near = 0.05,
                                 .much_less = 1.0 / 8,
@@ -135,6 +137,12 @@ bool looks_back(const Interpretation& reading) {
   return reading.final == FinalState::tail_decay_stale || reading.final == FinalState::stale_rows ||
          reading.chunk_fault == ChunkFault::state_of_before;
 }
+/// A row of o depends on what is behind it in its chunk, or on the chunk's being whole.
+bool looks_ahead(const Interpretation& reading) {
+  return reading.chunk_fault == ChunkFault::state_of_after ||
+         reading.chunk_fault == ChunkFault::scores_unmasked ||
+         reading.chunk_fault == ChunkFault::inverse_product;
+}
 /// A column of what it gives depends on others.
 bool mixes_columns(const Interpretation& reading) {
   return reading.final_state_transposed || reading.transposed_states ||
@@ -167,6 +175,7 @@ class FaultSearch {
       });
     };
     if (!std::ranges::all_of(found_.causes, says_less)) std::erase_if(found_.causes, says_less);
+    if (found_.causes.size() > 1) ask_elsewhere();
     const bool is_hint = found_.causes.empty() && nearest_ && nearest_->explained >= least_hint;
     found_.nearest = is_hint ? nearest_ : std::nullopt;
     return std::move(found_);
@@ -191,11 +200,15 @@ class FaultSearch {
       const std::vector<Unit> units = compared();
       misreadings_.clear(), others_.clear(), found_.tried = 0;
       for (std::size_t i = 0; i < faults().size(); ++i) add_misreadings(i, in_other_chunks);
+      keep_best(misreadings_);
       rank(units, candidates(misreadings_), thresholds, threads_, found_,
            [&](const std::vector<std::size_t>& best) {
              others_ = by_fitted_factors(units);
-             if (where_.empty() && !(in_other_chunks && is_quick))
-               std::ranges::move(pairs_of(best), std::back_inserter(others_));
+             if (where_.empty() && !(in_other_chunks && is_quick)) {
+               std::vector<Misreading> pairs = pairs_of(best);
+               keep_best(pairs);
+               std::ranges::move(pairs, std::back_inserter(others_));
+             }
              return candidates(others_);
            });
       if (!found_.causes.empty() && columns_.size() < scope.size()) ask_of_all(scope);
@@ -208,18 +221,87 @@ class FaultSearch {
   }
 
   void ask_of_all(const std::vector<std::size_t>& columns) {
-    std::vector<Misreading> named;
-    for (const Cause& cause : std::exchange(found_.causes, {}))
-      for (const std::vector<Misreading>* const list : {&misreadings_, &others_})
-        for (const Misreading& one : *list)
-          if (one.name == cause.fault && one.meaning + where_ == cause.meaning) named.push_back(one);
+    const std::vector<Misreading> named = of_causes();
+    found_.causes.clear();
     columns_ = columns;
     rank(compared(), candidates(named), thresholds, threads_, found_);
   }
+  std::vector<Misreading> of_causes() const {
+    std::vector<Misreading> named;
+    for (const Cause& cause : found_.causes)
+      for (const std::vector<Misreading>* const list : {&misreadings_, &others_})
+        for (const Misreading& one : *list)
+          if (one.name == cause.fault && one.meaning + where_ == cause.meaning) named.push_back(one);
+    return named;
+  }
+
+  /// Of several causes those that explain the last sequence and its heads, too, if any does.
+  void ask_elsewhere() {
+    const FailurePlace last{problem_.sequences().size() - 1, d_.HV - 1};
+    if (is_in_chunk() || (last.sequence == found_.sequence.index && last.head == found_.heads[0])) return;
+    FaultSearch other(problem_, output_, last, threads_, effort_);
+    other.choose_tokens();
+    if (other.found_.begin == other.found_.end) return;
+    other.where_ = where_, other.columns_ = columns_;
+    std::vector<Unit> units = other.compared();
+    if (std::ranges::all_of(units, is_right)) return;
+    other.leave_out_right_heads(units);
+    rank(units, other.candidates(of_causes()), thresholds, threads_, other.found_);
+    const auto is_there = [&](const Cause& cause) {
+      return std::ranges::find(other.found_.causes, cause.meaning, &Cause::meaning) !=
+             other.found_.causes.end();
+    };
+    if (std::ranges::any_of(found_.causes, is_there)) std::erase_if(found_.causes, std::not_fn(is_there));
+  }
+
+  /// To one of the heads, some columns, and tokens from the chunk that deviates on; or from the chunk before,
+  /// as what that one leaves shows at once in the next one. Returns where the chunk that deviates begins.
+  std::size_t narrow(std::size_t head, std::size_t columns) {
+    const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
+    const std::size_t from = std::min(deviation_, found_.end - 1),
+                      own = from - (from - found_.sequence.begin) % rows,
+                      first = from == own ? own - std::min(own - found_.sequence.begin, rows) : own;
+    columns_ = some_of(columns_, columns);
+    found_.heads = {found_.heads[head]}, starts_ = {starts_[head]}, gates_ = {gates_[head]};
+    if (first <= found_.begin) return own;
+    starts_[0] = answer_of(problem_, Interpretation(problem_),
+                           {found_.sequence, found_.begin, first, found_.heads[0], starts_[0]})
+                     .state;
+    found_.begin = first;
+    return own;
+  }
+
+  /// Those that explain most of a small part, where o deviates first; and those that need not show there.
+  void keep_best(std::vector<Misreading>& list) const {
+    constexpr std::size_t most = 32, columns = 6, rows_behind = 24;
+    if (list.size() <= most || deviation_ + 1 >= found_.end) return;
+    std::optional<FaultSearch> part;
+    std::vector<Unit> units;
+    for (std::size_t head = 0; head < found_.heads.size(); ++head) {
+      part.emplace(*this).narrow(head, columns);
+      part->found_.end = std::min(found_.end, deviation_ + rows_behind);
+      units = part->compared();
+      if (!std::ranges::all_of(units, is_right)) break;
+    }
+    std::vector<bool> is_kept(list.size(), true);
+    std::vector<std::size_t> seen;
+    std::vector<Misreading> tried;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Interpretation& reading = list[i].reading;
+      if ((part->found_.begin > found_.begin && shows_at_start(reading)) || shows_at_end(reading) ||
+          looks_ahead(reading))
+        continue;
+      seen.push_back(i), tried.push_back(list[i]);
+    }
+    const std::vector<std::size_t> best = best_first(units, part->candidates(tried), thresholds, threads_);
+    for (std::size_t i = most; i < best.size(); ++i) is_kept[seen[best[i]]] = false;
+    std::size_t next = 0;
+    std::erase_if(list, [&](const Misreading&) { return !is_kept[next++]; });
+  }
 
   /// Evenly from the first to the last.
-  static std::vector<std::size_t> some_of(const std::vector<std::size_t>& columns) {
-    constexpr std::size_t enough = 16;
+  static std::vector<std::size_t> some_of(const std::vector<std::size_t>& columns,
+                                          std::size_t enough = most_columns) {
     std::vector<std::size_t> some;
     for (std::size_t i = 0, count = std::min(enough, columns.size()); i < count; ++i)
       some.push_back(columns[(i * columns.size() + columns.size() / 2) / count]);
@@ -255,71 +337,75 @@ class FaultSearch {
   }
 
   /// No fault of the table, but a matrix of the chunk form that is another one: looked for in the chunk that
-  /// deviates, the one before and the one behind, in a head and some columns, and then asked of all.
+  /// deviates, and the one before, in a head and some columns, and then asked of all.
   bool search_in_moves() {
     if (!has_chunk_form(problem_)) return false;
     where_ = in_columns_, chunk_end_ = 0;
     if (!wrong_columns_.empty()) columns_ = wrong_columns_;
-    const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
-    const Naming whole = found_;
-    const std::vector<std::vector<double>> starts = starts_;
-    const std::vector<std::size_t> columns = std::exchange(columns_, some_of(columns_));
-    const std::size_t from = std::min(deviation_, found_.end - 1),
-                      own = from - (from - found_.sequence.begin) % rows;
-    found_.heads.resize(1);
-    // What a chunk leaves shows at once in the next one.
-    if (from == own && own > found_.begin)
-      found_.begin = std::max(found_.begin, own - std::min(own, rows));
-    else
-      found_.begin = std::max(found_.begin, own);
-    found_.end = std::min(found_.end, own + rows);
-    if (found_.begin > whole.begin)
-      starts_[0] = answer_of(problem_, Interpretation(problem_),
-                             {found_.sequence, whole.begin, found_.begin, found_.heads[0], starts[0]})
-                       .state;
-    Excerpt excerpt{found_.sequence,           found_.begin, found_.end, found_.heads[0],
-                    state_before(0, columns_), columns_};
-    plain::Head head = plain::head_of(problem_, Interpretation(problem_), excerpt);
-    head.state = plain::Matrix(d_.K, columns_.size());
-    const std::vector<double> start =
-        answer_of(problem_, Interpretation(problem_),
-                  {excerpt.sequence, excerpt.begin, excerpt.begin, excerpt.head, excerpt.start, columns_})
-            .state;
-    for (std::size_t i = 0; i < start.size(); ++i)
-      head.state(i / columns_.size(), i % columns_.size()) = start[i];
-    const std::vector<plain::Chunk> chunks =
-        plain::right_chunks(head, rows, found_.begin - found_.sequence.begin);
-    std::map<std::pair<const plain::Site*, plain::Move::Source>, std::vector<plain::Matrix>> kept;
-    misreadings_.clear(), others_.clear();
-    for (const plain::MovedMatrix& moved : plain::moved_matrices(false, d_.HV > 1)) {
-      Misreading& one = misreadings_.emplace_back(
-          Misreading{0, 0, Interpretation(problem_), moved.name(), moved.meaning()});
-      one.reading.chunk_fault = ChunkFault::moved, one.reading.site = moved.site,
-      one.reading.move = moved.move;
-      one.reading.chunk = rows, one.reading.loaded = &chunks;
-      std::vector<plain::Matrix>& beside = kept[{moved.site, moved.move->source}];
-      if (beside.empty()) beside = kept_beside(problem_, one.reading, excerpt);
-      one.reading.beside = &beside;
-    }
-    Naming narrow;
-    constexpr std::size_t most_asked = 48;
-    Thresholds of_few = thresholds;
-    of_few.most_named = most_asked;
-    rank(compared(), candidates(misreadings_), of_few, threads_, narrow);
+    FaultSearch part(*this);
+    part.rank_moves();
+    misreadings_ = std::move(part.misreadings_), others_.clear();
     for (Misreading& one : misreadings_) one.reading.loaded = nullptr, one.reading.beside = nullptr;
-    std::optional<Cause> near = narrow.causes.empty() ? narrow.nearest : narrow.causes.front();
-    if (near)
-      near->meaning += fmt::format(", in tokens {}..{} of head {}", found_.begin - found_.sequence.begin,
-                                   found_.end - found_.sequence.begin - 1, found_.heads[0]);
-    found_.heads = whole.heads, found_.begin = whole.begin, found_.end = whole.end, starts_ = starts;
-    found_.causes = std::move(narrow.causes);
-    if (!found_.causes.empty()) ask_of_all(columns);
-    if (found_.causes.empty() && near && (!nearest_ || near->explained > nearest_->explained))
+    found_.causes = std::move(part.found_.causes);
+    std::optional<Cause> near = found_.causes.empty() ? part.found_.nearest : found_.causes.front();
+    if (!found_.causes.empty()) ask_of_all(columns_);
+    if (found_.causes.empty() && near && (!nearest_ || near->explained > nearest_->explained)) {
       nearest_ = near;
+      nearest_->meaning +=
+          fmt::format(", in tokens {}..{} of head {}", part.found_.begin - found_.sequence.begin,
+                      part.found_.end - found_.sequence.begin - 1, part.found_.heads[0]);
+    }
     columns_ = all_columns();
     return !found_.causes.empty();
   }
 
+  void rank_moves() {
+    constexpr std::size_t most_asked = 48;
+    const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
+    const std::size_t own = narrow(0, most_columns), first_row = found_.begin - found_.sequence.begin;
+    found_.end = std::min(found_.end, own + rows);
+    const Excerpt excerpt{found_.sequence,           found_.begin, found_.end, found_.heads[0],
+                          state_before(0, columns_), columns_};
+    const plain::Head head = plain::head_of(problem_, Interpretation(problem_), excerpt);
+    const std::vector<plain::Chunk> chunks = plain::right_chunks(head, rows, first_row);
+    std::map<std::pair<const plain::Site*, plain::Move::Source>, std::vector<plain::Matrix>> kept;
+    misreadings_.clear();
+    for (const plain::MovedMatrix& moved : plain::moved_matrices(false, d_.HV > 1)) {
+      Misreading one{0, 0, Interpretation(problem_), moved.name(), moved.meaning()};
+      one.reading.chunk_fault = ChunkFault::moved, one.reading.site = moved.site, one.reading.chunk = rows,
+      one.reading.loaded = &chunks;
+      std::vector<plain::Matrix>& right = kept[{moved.site, plain::Move::Source::own}];
+      if (right.empty()) right = plain::chunk_answer(head, rows, first_row, one.reading).kept;
+      one.reading.move = moved.move;
+      std::vector<plain::Matrix>& beside = kept[{moved.site, moved.move->source}];
+      if (beside.empty()) beside = kept_beside(problem_, one.reading, excerpt);
+      one.reading.beside = &beside;
+      plain::Moving moving(moved.site, moved.move, rows, &beside);
+      if (deviation_ >= found_.end || moving.changes(right, chunks, deviation_ - own))
+        misreadings_.push_back(std::move(one));
+    }
+    if (found_.begin < own && own <= deviation_) {
+      FaultSearch before(*this);
+      before.found_.end = own;
+      before.leave_out_wrong_ones(misreadings_);
+    }
+    Thresholds of_few = thresholds;
+    of_few.most_named = most_asked;
+    rank(compared(), candidates(misreadings_), of_few, threads_, found_);
+  }
+  /// Of an output that is right.
+  void leave_out_wrong_ones(std::vector<Misreading>& list) const {
+    constexpr double clearly = 4;
+    const std::vector<Unit> units = compared();
+    std::vector<char> is_wrong(list.size());
+    parallel_for(list.size(), threads_, [&](std::size_t i, int) {
+      const UnitValues values = answer(list[i].reading);
+      for (std::size_t unit = 0; unit < units.size(); ++unit)
+        if (!is_right({{}, clearly * units[unit].limit, units[unit].got, values[unit], 0})) is_wrong[i] = 1;
+    });
+    std::size_t next = 0;
+    std::erase_if(list, [&](const Misreading&) { return is_wrong[next++] != 0; });
+  }
   /// A fault of one chunk: that of the deviation, or the one before, which shows in the state behind it. Or
   /// from one of these on: of a second launch, of another rank.
   bool search_in_chunks() {
@@ -432,14 +518,9 @@ class FaultSearch {
                      }};
   }
   FittedTokens fitted(const TokenFit& fit, std::size_t head) const {
-    const Excerpt excerpt{found_.sequence, found_.begin, found_.end, found_.heads[head]};
-    plain::Head inputs = plain::head_of(problem_, Interpretation(problem_), excerpt);
-    inputs.state = plain::Matrix(d_.K, d_.V);
-    const std::vector<double> start =
-        answer_of(problem_, Interpretation(problem_),
-                  {found_.sequence, found_.begin, found_.begin, found_.heads[head], starts_[head]})
-            .state;
-    for (std::size_t i = 0; i < start.size(); ++i) inputs.state(i / d_.V, i % d_.V) = start[i];
+    const plain::Head inputs =
+        plain::head_of(problem_, Interpretation(problem_),
+                       {found_.sequence, found_.begin, found_.end, found_.heads[head], starts_[head]});
     std::vector<double> got;
     for (std::size_t t = found_.begin; t < found_.end; ++t)
       for (std::size_t v = 0; v < d_.V; ++v) got.push_back(got_o(t, found_.heads[head], v));
@@ -569,9 +650,6 @@ class FaultSearch {
       one.meaning += fmt::format(": {} {}", token_inputs[at / input_layouts().size()],
                                  input_layouts()[at % input_layouts().size()].name);
     if (fault.at == Fault::At::row) one.meaning += fmt::format(": {}", words_of_rows[at]);
-    if (fault.at == Fault::At::scores)
-      one.meaning += fmt::format(" (rows {}.., columns {}.., {} each)", score_blocks[at].row,
-                                 score_blocks[at].column, score_blocks[at].side);
     if (is_at_token(fault)) one.meaning += fmt::format(" (t={})", at);
     if (fault.at == Fault::At::chunk) one.meaning += fmt::format(" (chunks of {})", at);
     if (fault.at == Fault::At::part) one.meaning += fmt::format(" (parts of {})", at);
@@ -648,9 +726,6 @@ class FaultSearch {
         return {};
       case Fault::At::head:
         for (std::size_t i = 1; i < std::min(d_.HV, most_others + 1); ++i) add(i), add(d_.HV - i);
-        return places;
-      case Fault::At::scores:
-        for (std::size_t i = 0; i < std::size(score_blocks); ++i) places.push_back(i);
         return places;
       case Fault::At::layout:
         for (std::size_t input = 0; input < std::size(token_inputs); ++input)

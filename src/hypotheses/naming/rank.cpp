@@ -34,7 +34,8 @@ class Ranking {
   Ranking(const std::vector<Unit>& units, const Thresholds& thresholds)
       : units_(units), thresholds_(thresholds) {
     for (const Unit& unit : units)
-      without_.push_back(error(unit, unit.right)), got_.push_back(size_of(unit.got));
+      without_.push_back(error(unit, unit.right)), got_.push_back(size_of(unit.got)),
+          right_.push_back(size_of(unit.right));
     worst_ = std::ranges::max_element(without_, {}, &UnitError::in_limits) - without_.begin();
   }
 
@@ -87,7 +88,9 @@ class Ranking {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       const UnitError &before = without_[unit], &after = left[unit];
       if (before.in_limits > 1 && before.rms_ratio >= thresholds_.much_less * largest) {
-        const bool is_near = after.in_limits <= 1 || after.size <= most_left * got_[unit];
+        // Where zeros are predicted nothing is left but the errors of what they stand for.
+        const bool is_near = after.in_limits <= 1 || after.size <= most_left * got_[unit] ||
+                             after.size <= units_[unit].limit * right_[unit];
         sum += is_near ? share(before, after) : std::min(share(before, after), most_of_small), count += 1;
       } else if (units_[unit].has_to_stay &&
                  after.in_limits > std::max(thresholds_.still_right, 2 * before.in_limits)) {
@@ -157,8 +160,8 @@ class Ranking {
 
   const std::vector<Unit>& units_;
   const Thresholds& thresholds_;
-  std::vector<UnitError> without_{};  ///< a fault, by unit
-  std::vector<double> got_{};         ///< sizes, likewise
+  std::vector<UnitError> without_{};     ///< a fault, by unit
+  std::vector<double> got_{}, right_{};  ///< sizes, likewise
   std::ptrdiff_t worst_ = 0;
 };
 
@@ -175,6 +178,14 @@ double Distance::ratio() const {
 }
 bool is_right(const Unit& unit) { return distance_between(unit.got, unit.right).ratio() <= unit.limit; }
 double size_of(const std::vector<double>& values) { return distance_between(values, values).expected.root(); }
+
+std::vector<std::size_t> best_first(const std::vector<Unit>& units, const std::vector<Candidate>& candidates,
+                                    const Thresholds& thresholds, int threads) {
+  std::vector<std::size_t> order;
+  for (const Ranked& one : Ranking(units, thresholds).ranked(candidates, threads))
+    order.push_back(one.candidate);
+  return order;
+}
 
 void rank(const std::vector<Unit>& units, const std::vector<Candidate>& candidates,
           const Thresholds& thresholds, int threads, Naming& naming, const MoreCandidates& more) {

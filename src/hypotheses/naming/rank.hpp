@@ -53,6 +53,10 @@ struct Distance {
 bool is_right(const Unit& unit);
 double size_of(const std::vector<double>& values);
 
+/// Numbers of candidates, those that explain most first.
+std::vector<std::size_t> best_first(const std::vector<Unit>& units, const std::vector<Candidate>& candidates,
+                                    const Thresholds& thresholds, int threads);
+
 /// Puts the causes, or what is nearest, into `naming`. `more` is asked where the best candidate does not
 /// explain all.
 void rank(const std::vector<Unit>& units, const std::vector<Candidate>& candidates,

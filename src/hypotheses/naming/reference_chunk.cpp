@@ -26,14 +26,6 @@ void put_rows(const Matrix& part, std::size_t begin, Matrix& into) {
     for (std::size_t j = 0; j < part.columns(); ++j) into(begin + i, j) = part(i, j);
 }
 
-/// factor(i, j) a(i, j)
-template <class Factor>
-Matrix weighted(Matrix a, Factor factor) {
-  for (std::size_t i = 0; i < a.rows(); ++i)
-    for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) *= factor(i, j);
-  return a;
-}
-
 /// a + factor b
 void add(Matrix& a, const Matrix& b, double factor = 1) {
   for (std::size_t i = 0; i < a.rows(); ++i)
@@ -45,19 +37,26 @@ Matrix lower(const Matrix& a, bool diagonal) {
   return weighted(a, [&](std::size_t i, std::size_t j) { return j < i || (diagonal && j == i) ? 1.0 : 0.0; });
 }
 
+/// What is no gate.
+void move_inputs(Chunk& c) {
+  c.q = c.moved("query", std::move(c.q)), c.k = c.moved("key", std::move(c.k));
+  c.v = c.moved("value", std::move(c.v));
+  Matrix beta(c.n, 1);
+  for (std::size_t i = 0; i < c.n; ++i) beta(i, 0) = c.beta[i];
+  c.beta = c.moved("beta", std::move(beta)).values();
+}
+
 /// `sums`: G of the row before, where it goes on.
 Chunk loaded(const Head& head, std::size_t begin, std::size_t n, const Interpretation* reading = nullptr,
              const std::vector<double>& sums = {}, Moving* moving = nullptr) {
   Chunk c;
   c.begin = begin, c.n = n, c.K = head.k.columns(), c.reading = reading, c.moving = moving;
-  Matrix beta(n, 1);
-  for (std::size_t i = 0; i < n; ++i) beta(i, 0) = head.beta[begin + i];
-  c.beta = c.moved("beta", std::move(beta)).values();
+  for (std::size_t i = 0; i < n; ++i) c.beta.push_back(head.beta[begin + i]);
+  c.q = rows_of(head.q, begin, n), c.k = rows_of(head.k, begin, n), c.v = rows_of(head.v, begin, n);
   c.G = c.moved("gate", rows_of(head.g, begin, n));
   for (std::size_t x = 0; x < sums.size(); ++x) c.G(0, x) += sums[x];
   c.sum_and_multiply_decays();
-  c.q = c.moved("query", rows_of(head.q, begin, n)), c.k = c.moved("key", rows_of(head.k, begin, n));
-  c.v = c.moved("value", rows_of(head.v, begin, n));
+  move_inputs(c);
   if (head.d_o.rows() > 0) c.d_o = rows_of(head.d_o, begin, n);
   return c;
 }
@@ -88,7 +87,6 @@ void lose_product(Chunk& c, const InverseProduct& lost) {
 }
 
 Matrix faulty_inverse(Chunk& c) {
-  constexpr std::size_t side = 16;
   switch (c.reading != nullptr ? c.reading->chunk_fault : ChunkFault::none) {
     case ChunkFault::inverse_missing:
       return series(c.L, 1);
@@ -105,10 +103,6 @@ Matrix faulty_inverse(Chunk& c) {
     case ChunkFault::inverse_product:
       lose_product(c, inverse_products[c.reading->block]);
       break;
-    case ChunkFault::last_rows_unsolved:
-      for (std::size_t i = side - 1; i < c.n; i += side)
-        for (std::size_t j = i + 1 - side; j < i; ++j) c.A(i, j) = -c.L(i, j);
-      break;
     default:
       break;
   }
@@ -117,14 +111,11 @@ Matrix faulty_inverse(Chunk& c) {
 
 /// By substitution: row i of the inverse is e_i - sum_j<i L_ij (row j).
 Matrix inverse(const Chunk& c) {
-  constexpr std::size_t side = 16;
   Matrix A(c.n, c.n);
   for (std::size_t i = 0; i < c.n; ++i) {
     A(i, i) = 1;
-    for (std::size_t j = 0; j < i; ++j) {
-      const double sign = c.is(ChunkFault::merged_with_sign) && i / side != j / side ? -1 : 1;
-      for (std::size_t m = 0; m <= j; ++m) A(i, m) -= sign * c.L(i, j) * A(j, m);
-    }
+    for (std::size_t j = 0; j < i; ++j)
+      for (std::size_t m = 0; m <= j; ++m) A(i, m) -= c.L(i, j) * A(j, m);
   }
   return A;
 }
@@ -136,10 +127,9 @@ void multiply_scores(Chunk& c, double scale) {
                k_of_columns = c.moved("key_of_columns", k_within);
   std::vector<double> of_q(c.K), of_k(c.K);
   const bool is_plain = !c.changes_decay(ChunkTerm::Aqk) && !c.changes_decay(ChunkTerm::L);
-  std::vector<std::size_t> key_of_q(c.K), key_of_k(c.K), decay_of_q(c.K), decay_of_k(c.K);
+  std::vector<std::size_t> decay_of_q(c.K), decay_of_k(c.K);
   for (std::size_t x = 0; x < c.K; ++x) {
     of_q[x] = c.factor(ChunkTerm::Aqk, x, scale), of_k[x] = c.factor(ChunkTerm::L, x, scale);
-    key_of_q[x] = c.of_key(ChunkTerm::Aqk, x), key_of_k[x] = c.of_key(ChunkTerm::L, x);
     decay_of_q[x] = c.of_decay(ChunkTerm::Aqk, x), decay_of_k[x] = c.of_decay(ChunkTerm::L, x);
   }
   for (std::size_t i = 0; i < c.n; ++i) {
@@ -147,16 +137,14 @@ void multiply_scores(Chunk& c, double scale) {
       const double* const decay = c.between(i, j);
       double qk = 0, kk = 0;
       for (std::size_t x = 0; x < c.K; ++x) {
-        const double q = of_q[x] * q_of_scores(i, x) * k_of_scores(j, key_of_q[x]),
-                     k = of_k[x] * k_of_rows(i, x) * k_of_columns(j, key_of_k[x]),
-                     of_scores = decay[decay_of_q[x]], of_L = decay[decay_of_k[x]];
+        const double q = of_q[x] * q_of_scores(i, x) * k_of_scores(j, x),
+                     k = of_k[x] * k_of_rows(i, x) * k_of_columns(j, x), of_scores = decay[decay_of_q[x]],
+                     of_L = decay[decay_of_k[x]];
         qk += q * (is_plain ? of_scores : c.decay(ChunkTerm::Aqk, x, of_scores));
         kk += k * (is_plain ? of_L : c.decay(ChunkTerm::L, x, of_L));
       }
-      c.Aqk(i, j) = c.rounded(ChunkTerm::Aqk, scale * qk);
-      if (j < i)
-        c.L(i, j) =
-            c.rounded(ChunkTerm::L, c.weight(ChunkTerm::L, c.is(ChunkFault::column_beta) ? j : i) * kk);
+      c.Aqk(i, j) = scale * qk;
+      if (j < i) c.L(i, j) = c.weight(ChunkTerm::L, c.is(ChunkFault::column_beta) ? j : i) * kk;
     }
     const std::size_t seen = c.is(ChunkFault::scores_unmasked)  ? c.n
                              : c.is(ChunkFault::scores_of_next) ? std::min(c.n, i + 2)
@@ -168,100 +156,67 @@ void multiply_scores(Chunk& c, double scale) {
 }
 
 void invert(Chunk& c) {
-  c.Aqk = c.moved("scores", c.with_block(ChunkTerm::Aqk, std::move(c.Aqk)));
-  c.L = c.moved("L", c.with_block(ChunkTerm::L, std::move(c.L)));
+  c.Aqk = c.moved("scores", std::move(c.Aqk));
+  c.L = c.moved("L", std::move(c.L));
   c.A = inverse(c);
-  c.A = c.moved("inverse", c.with_block(ChunkTerm::A, c.rounded(ChunkTerm::A, faulty_inverse(c))));
-}
-
-/// k, as a term reads it.
-Matrix keys(const Chunk& c, ChunkTerm term) {
-  Matrix k = c.k;
-  for (std::size_t i = 0; i < c.n; ++i)
-    for (std::size_t x = 0; x < c.K; ++x) k(i, x) = c.k(i, c.of_key(term, x));
-  return k;
-}
-
-/// The row by whose G the state decays.
-std::size_t carried_by(const Chunk& c) {
-  if (c.is(ChunkFault::carry_of_first_row)) return 0;  // G of the first row is its gate
-  return c.end() - (c.is(ChunkFault::carry_of_row_before) && c.end() > 0 ? 1 : 0);
+  c.A = c.moved("inverse", faulty_inverse(c));
 }
 
 /// The state after the chunk.
 Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
-  const Site::From from = c.A.rows() > 0 ? c.reading->site->from : Site::From::inputs;
+  const Site::From from = c.A.rows() > 0 ? c.reading->site->from : Site::From::gates;
   if (from <= Site::From::scores) multiply_scores(c, head.scale);
   if (from <= Site::From::inverse) invert(c);
   c.h = c.moved("h", state);
   c.raised = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.from_start(i, x); });
   c.lowered = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.to_end(i, x); });
   const Matrix of_v = weighted(c.v, [&](std::size_t i, std::size_t) { return c.weight(ChunkTerm::u, i); }),
-               of_k = weighted(keys(c, ChunkTerm::w), [&](std::size_t i, std::size_t x) {
-                 const std::size_t of = c.of_decay(ChunkTerm::w, x);
-                 return c.weight(ChunkTerm::w, i) * c.factor(ChunkTerm::w, x, head.scale) *
-                        c.decay(ChunkTerm::w, x,
-                                c.is(ChunkFault::w_lowered) ? c.to_end(i, of) : c.from_start(i, of));
-               });
+               of_k = c.moved("key_of_w", weighted(c.k, [&](std::size_t i, std::size_t x) {
+                                const std::size_t of = c.of_decay(ChunkTerm::w, x);
+                                return c.weight(ChunkTerm::w, i) * c.factor(ChunkTerm::w, x, head.scale) *
+                                       c.decay(ChunkTerm::w, x, c.from_start(i, of));
+                              }));
   const auto solved = [&](ChunkTerm term, const Matrix& of) {
     const Matrix A = c.moved(term == ChunkTerm::u ? "inverse_of_u" : "inverse_of_w", c.A);
-    return c.rounded(term, weighted(product(A, of), [&](std::size_t i, std::size_t x) {
-                       return c.is(term, TermFault::weighted_behind)  ? c.beta[i]
-                              : c.is(term, TermFault::decayed_behind) ? c.from_start(i, x)
-                                                                      : 1;
-                     }));
+    return weighted(product(A, of), [&](std::size_t i, std::size_t x) {
+      return c.is(term, TermFault::weighted_behind)  ? c.beta[i]
+             : c.is(term, TermFault::decayed_behind) ? c.from_start(i, x)
+                                                     : 1;
+    });
   };
-  c.w = c.moved("w", c.is(ChunkFault::w_unsolved) ? of_k : solved(ChunkTerm::w, of_k));
-  c.u = c.moved("u", c.is(ChunkFault::u_unsolved) ? of_v : solved(ChunkTerm::u, of_v));
-  if (c.is(ChunkFault::u_without_own)) add(c.u, of_v, -1);
+  c.w = c.moved("w", solved(ChunkTerm::w, of_k)), c.u = c.moved("u", solved(ChunkTerm::u, of_v));
   c.v_new = c.u;
-  add(c.v_new,
-      c.rounded(ChunkTerm::prediction, product(weighted(c.w,
-                                                        [&](std::size_t, std::size_t x) {
-                                                          return c.factor(ChunkTerm::prediction, x,
-                                                                          head.scale);
-                                                        }),
-                                               c.read(ChunkTerm::prediction, c.moved("h_of_w", c.h)))),
-      -1);
-  c.v_new = c.moved("v_new", c.rounded(ChunkTerm::v_new, std::move(c.v_new)));
+  add(c.v_new, c.moved("prediction", product(c.w, c.moved("h_of_w", c.h))), -1);
+  c.v_new = c.moved("v_new", std::move(c.v_new));
   Matrix carry(c.K, 1);
-  for (std::size_t x = 0; x < c.K; ++x) carry(x, 0) = c.from_start(carried_by(c), x);
+  for (std::size_t x = 0; x < c.K; ++x) carry(x, 0) = c.from_start(c.end(), x);
   carry = c.moved("carry", std::move(carry));
   Matrix after = weighted(state, [&](std::size_t x, std::size_t y) {
-    if (c.is(ChunkFault::carry_of_last_gate) && c.n > 1)
-      return c.from_start(c.n - 1, x) / c.from_start(c.n - 2, x);
     x = c.of_decay(ChunkTerm::carry, x);
     return c.factor(ChunkTerm::carry, x, head.scale) *
            c.decay(ChunkTerm::carry, x, carry(c.is(ChunkFault::carry_by_column) && y < c.K ? y : x, 0));
   });
-  Matrix written = weighted(keys(c, ChunkTerm::writes), [&](std::size_t i, std::size_t x) {
-    const bool is_lost = c.is(ChunkFault::last_row_lost) && i + 1 == c.n;
-    return (is_lost ? 0 : 1) * c.factor(ChunkTerm::writes, x, head.scale) *
-           (c.is(ChunkTerm::writes, TermFault::weighted) ? c.beta[i] : 1) *
+  Matrix written = weighted(c.k, [&](std::size_t i, std::size_t x) {
+    return c.factor(ChunkTerm::writes, x, head.scale) *
            c.decay(ChunkTerm::writes, x, c.to_end(i, c.of_decay(ChunkTerm::writes, x)));
   });
   written = c.moved("written", std::move(written));
-  add(after,
-      product(transposed(written),
-              c.moved("v_new_of_writes",
-                      c.rounded(ChunkTerm::writes, c.is(ChunkFault::writes_unerased) ? c.u : c.v_new))));
+  add(after, product(transposed(written),
+                     c.moved("v_new_of_writes", c.is(ChunkFault::writes_unerased) ? c.u : c.v_new)));
   if (c.is(ChunkFault::output_unerased)) c.v_new = c.u;
-  if (c.is(ChunkFault::output_uncorrected)) c.v_new = of_v;
   return c.moved("state", std::move(after));
 }
 
 /// o = scale q exp(G) h + Aqk v_new
 Matrix output(const Chunk& c, const Matrix& h, double scale) {
   Matrix raised = weighted(c.q, [&](std::size_t i, std::size_t x) {
-    double decay = c.from_start(i, c.of_decay(ChunkTerm::readout, x));
-    if (c.is(ChunkFault::query_exclusive)) decay = i > 0 ? c.from_start(i - 1, x) : 1;
-    if (c.is(ChunkFault::query_behind)) decay *= c.to_end_from_start(x);
-    return c.factor(ChunkTerm::readout, x, scale) * c.decay(ChunkTerm::readout, x, decay);
+    return c.factor(ChunkTerm::readout, x, scale) *
+           c.decay(ChunkTerm::readout, x, c.from_start(i, c.of_decay(ChunkTerm::readout, x)));
   });
   raised = c.moved("raised_query", std::move(raised));
   Matrix o = product(c.Aqk, c.moved("v_new_of_o", c.v_new));
   if (!(c.is(ChunkFault::first_chunk_alone) && c.begin == 0))
-    add(o, product(raised, c.read(ChunkTerm::readout, c.moved("h_of_o", h))), scale);
+    add(o, product(raised, c.moved("h_of_o", h)), scale);
   return c.moved("o", std::move(o));
 }
 
@@ -589,15 +544,6 @@ Matrix series(const Matrix& L, std::size_t terms) {
   return sum;
 }
 
-Matrix Chunk::read(ChunkTerm term, const Matrix& state) const {
-  if (is(ChunkFault::of_term) && reading->chunk_term == ChunkTerm::h) return rounded(ChunkTerm::h, state);
-  if (!is(term, TermFault::of_first_tile)) return state;
-  Matrix tiles = state;
-  for (std::size_t x = 0; x < K; ++x)
-    for (std::size_t y = 0; y < state.columns(); ++y) tiles(x, y) = state(in_first_tile(x, K), y);
-  return tiles;
-}
-
 bool is_among(Channels some, std::size_t channel, std::size_t K) {
   if (some == Channels::all || K < 2) return true;
   return (in_first_tile(channel, K) == channel) == (some == Channels::first);
@@ -614,10 +560,11 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
   Moving* const moves = reading.site != nullptr ? &moving : nullptr;
   for (std::size_t begin = 0, end, number = 0; begin < tokens; begin = end, ++number) {
     end = std::min(tokens, begin + chunk_size - (begin == 0 ? first_row % chunk_size : 0));
-    const bool is_known = reading.loaded != nullptr && reading.site->from != Site::From::inputs;
+    const bool is_known = takes_loaded(reading);
     Chunk chunk =
         is_known ? (*reading.loaded)[number] : loaded(head, begin, end - begin, &reading, sums, moves);
     chunk.reading = &reading, chunk.moving = moves;
+    if (is_known && reading.site->from == Site::From::inputs) move_inputs(chunk);
     const bool is_late = reading.chunk_fault == ChunkFault::initial_state_late && begin == 0;
     const Matrix entering = is_late ? Matrix(chunk.K, head.v.columns()) : answer.state;
     answer.state = forwards(chunk, head, entering);
@@ -632,6 +579,10 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
   }
   answer.kept = std::move(moving.kept);
   return answer;
+}
+
+bool takes_loaded(const Interpretation& reading) {
+  return reading.loaded != nullptr && reading.site->from != Site::From::gates;
 }
 
 std::vector<Chunk> right_chunks(const Head& head, std::size_t chunk_size, std::size_t first_row) {
@@ -650,15 +601,9 @@ Matrix Chunk::moved(std::string_view site, Matrix matrix) const {
 }
 
 void Chunk::sum_and_multiply_decays() {
-  constexpr std::size_t side = 16;
-  for (std::size_t x = 0; is(ChunkFault::first_gate_lost) && x < K; ++x) G(0, x) = 0;
-  const std::size_t anew = is(ChunkFault::sums_missing)     ? 1
-                           : is(ChunkFault::sums_in_blocks) ? side
-                           : is(ChunkFault::sums_in_halves) ? 2 * side
-                                                            : n;
   for (std::size_t i = 1; i < n; ++i)
-    for (std::size_t x = 0; x < K && i % anew != 0; ++x) G(i, x) += G(i - 1, x);
-  G = moved("sums", std::move(G));
+    for (std::size_t x = 0; x < K; ++x) G(i, x) += G(i - 1, x);
+  G = moved("sums", G);
   starts = ends = Matrix(n, K);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t x = 0; x < K; ++x)
@@ -689,34 +634,10 @@ void Chunk::part_anchors(std::vector<double>& all) const {
   }
 }
 
-Matrix Chunk::rounded(ChunkTerm term, Matrix matrix) const {
-  if (!is(term, TermFault::in_bf16) && !is(term, TermFault::in_fp16)) return matrix;
-  for (std::size_t i = 0; i < matrix.rows(); ++i)
-    for (std::size_t j = 0; j < matrix.columns(); ++j) matrix(i, j) = rounded(term, matrix(i, j));
-  return matrix;
-}
-
 double Chunk::decay(ChunkTerm term, std::size_t channel, double right) const {
   if (!changes_decay(term) || !is_among(reading->channels, channel, K)) return right;
   if (is(term, TermFault::exp2)) return numeric::exp(numeric::log(right) / std::numbers::log2e);
   return is(term, TermFault::log2e_twice) ? numeric::exp(numeric::log(right) * std::numbers::log2e) : 1;
-}
-
-Matrix Chunk::with_block(ChunkTerm term, Matrix matrix) const {
-  if (!is(ChunkFault::of_block) || reading->chunk_term != term) return matrix;
-  const auto& [row, column, side] = score_blocks[reading->block];
-  const Matrix was = matrix;
-  for (std::size_t i = 0; i < side && row + i < n; ++i)
-    for (std::size_t j = 0; j < side; ++j) {
-      double& x = matrix(row + i, column + j);
-      if (reading->term_fault == TermFault::transposed)
-        x = row + j < n ? was(row + j, column + i) : 0;
-      else if (reading->term_fault == TermFault::of_next)
-        x = column + side + j < n ? was(row + i, column + side + j) : 0;
-      else
-        x *= factor_of(reading->term_fault, 1);
-    }
-  return matrix;
 }
 
 double Chunk::across(double sum) const {

@@ -31,6 +31,14 @@ class Matrix {
   std::vector<double> values_;
 };
 
+/// factor(i, j) a(i, j)
+template <class Factor>
+Matrix weighted(Matrix a, Factor factor) {
+  for (std::size_t i = 0; i < a.rows(); ++i)
+    for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) *= factor(i, j);
+  return a;
+}
+
 Matrix transposed(const Matrix& a);
 Matrix product(const Matrix& a, const Matrix& b);
 /// I - L + L^2 - ... of so many terms.
@@ -44,7 +52,7 @@ struct Head {
   double scale;
 };
 
-/// Those of an excerpt, as a reading takes them; without its state.
+/// Those of an excerpt, as a reading takes them, and the right state before it.
 Head head_of(const kda::Problem& problem, const Interpretation& reading, const Excerpt& excerpt);
 
 /// The gradients of the same.
@@ -107,24 +115,12 @@ struct Chunk {
     return is(term, TermFault::undecayed) || is(term, TermFault::decayed_behind) ||
            is(term, TermFault::exp2) || is(term, TermFault::log2e_twice);
   }
-  /// The channel that a term reads of k, and of the decays.
-  std::size_t of_key(ChunkTerm term, std::size_t channel) const {
-    return is(term, TermFault::of_first_tile) ? in_first_tile(channel, K) : channel;
-  }
+  /// The channel that a term reads of the decays.
   std::size_t of_decay(ChunkTerm term, std::size_t channel) const {
     return is(term, TermFault::decay_of_first_tile) ? in_first_tile(channel, K) : channel;
   }
-  double rounded(ChunkTerm term, double x) const {
-    return is(term, TermFault::in_bf16) ? to_bf16(x) : is(term, TermFault::in_fp16) ? to_fp16(x) : x;
-  }
-  Matrix rounded(ChunkTerm term, Matrix matrix) const;
-  /// L, A or Aqk with a block otherwise.
-  Matrix with_block(ChunkTerm term, Matrix matrix) const;
-  /// The state as a term reads it.
-  Matrix read(ChunkTerm term, const Matrix& state) const;
   double weight(ChunkTerm term, std::size_t row) const {
-    if (is(term, TermFault::unweighted) || is(term, TermFault::weighted_behind)) return 1;
-    return is(term, TermFault::weighted) ? beta[row] * beta[row] : beta[row];
+    return is(term, TermFault::unweighted) || is(term, TermFault::weighted_behind) ? 1 : beta[row];
   }
 
  private:
@@ -134,6 +130,9 @@ struct Chunk {
 
 /// Chunks as they are rightly, of a head that chunk_answer gets.
 std::vector<Chunk> right_chunks(const Head& head, std::size_t chunk_size, std::size_t first_row);
+
+/// Whether it needs no inputs beside such chunks.
+bool takes_loaded(const Interpretation& reading);
 
 /// A head with its forward pass, which all its backward passes share.
 struct ChunkedHead {

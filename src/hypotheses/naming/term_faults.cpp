@@ -33,77 +33,35 @@ constexpr FaultWords fault_words[] = {
     {weighted_behind, "weighted_behind", "in {} beta is behind A"},
     {decayed_behind, "decayed_behind", "in {} the decay is behind A"},
     {doubled, "doubled", "{} counts twice"},
-    {of_first_tile, "of_first_tile", "{} reads the second tile of channels from the first"},
     {decay_of_first_tile, "decay_of_first_tile", "in {} the second tile of channels decays as the first"},
-    {in_bf16, "in_bf16", "{} is rounded to bf16"},
-    {in_fp16, "in_fp16", "{} is rounded to fp16"},
-    {transposed, "transposed", "{} is transposed"},
-    {of_next, "of_next", "{} is the one to its right"},
 };
 
-/// Of a term what kernels get wrong: first what selftest and power try, then the same in other ways, in a
-/// part of the channels, in a block of 16 or 32 rows.
+/// Of a term what kernels get wrong: first what selftest and power try, then the same in other ways; and of
+/// those that decay that they decay otherwise, or not in a part of the channels.
 struct ChunkTermRow {
   ChunkTerm term;
   std::string_view name, what;
-  Changes usual, others, in_part = {}, in_block = {};
+  Changes usual, others;
+  bool decays = true;
 };
 const ChunkTermRow chunk_term_rows[] = {
-    {ChunkTerm::L,
-     "L",
-     "L",
-     {undecayed},
-     {unweighted, weighted, scaled_twice, negated, exp2, log2e_twice, of_first_tile, decay_of_first_tile,
-      in_bf16, in_fp16},
-     {lost, undecayed},
-     {lost}},
-    {ChunkTerm::A, "inverse", "A", {}, {in_bf16, in_fp16}, {}, {lost, negated, transposed, of_next}},
-    {ChunkTerm::Aqk,
-     "scores",
-     "Aqk",
-     {undecayed, unscaled},
-     {lost, scaled_twice, doubled, exp2, log2e_twice, of_first_tile, decay_of_first_tile, in_bf16, in_fp16},
-     {lost, undecayed},
-     {lost, of_next}},
-    {ChunkTerm::u, "u", "u", {}, {weighted_behind, in_bf16}},
-    {ChunkTerm::w,
-     "w",
-     "w",
-     {undecayed, unweighted},
-     {weighted, weighted_behind, decayed_behind, exp2, log2e_twice, of_first_tile, decay_of_first_tile,
-      in_bf16},
-     {undecayed}},
-    {ChunkTerm::v_new, "v_new", "v_new", {}, {in_bf16}},
-    {ChunkTerm::prediction, "prediction", "w h", {}, {lost, negated, of_first_tile, in_bf16}, {lost}},
-    {ChunkTerm::carry,
-     "carry",
-     "the state that goes on to the next chunk",
-     {},
-     {exp2, log2e_twice, decay_of_first_tile},
-     {undecayed}},
-    {ChunkTerm::writes,
-     "writes",
-     "what a chunk writes",
-     {},
-     {weighted, negated, doubled, exp2, log2e_twice, of_first_tile, decay_of_first_tile, in_bf16},
-     {lost, undecayed}},
+    {ChunkTerm::L, "L", "L", {undecayed}, {scaled_twice}},
+    {ChunkTerm::Aqk, "scores", "Aqk", {undecayed, unscaled}, {scaled_twice}},
+    {ChunkTerm::u, "u", "u", {}, {weighted_behind}, false},
+    {ChunkTerm::w, "w", "w", {undecayed, unweighted}, {weighted_behind, decayed_behind}},
+    {ChunkTerm::carry, "carry", "the state that goes on to the next chunk", {}, {}},
+    {ChunkTerm::writes, "writes", "what a chunk writes", {}, {}},
     {ChunkTerm::readout,
      "readout",
      "what o reads of the state before its chunk",
      {undecayed, unscaled},
-     {lost, scaled_twice, doubled, exp2, log2e_twice, of_first_tile, decay_of_first_tile},
-     {lost, undecayed}},
-    {ChunkTerm::h, "h", "the state that products of a chunk read", {}, {in_bf16, in_fp16}},
+     {scaled_twice}},
 };
 
-bool has_wide_chunk_form(const Problem& p) {
-  return has_chunk_form(p) && numeric::format_of(p.k.dtype()).bytes > 2;
-}
 bool has_chunks_of_channels(const Problem& p) { return has_chunk_form(p) && has_channels(p); }
 
 bool (*condition(TermFault fault))(const Problem&) {
-  if (fault == in_bf16 || fault == in_fp16) return has_wide_chunk_form;
-  return fault == of_first_tile || fault == decay_of_first_tile ? has_chunks_of_channels : has_chunk_form;
+  return fault == decay_of_first_tile ? has_chunks_of_channels : has_chunk_form;
 }
 
 const FaultWords& words_of(TermFault fault) {
@@ -124,22 +82,17 @@ std::string with_fault(std::string_view term, TermFault fault) {
 }
 
 std::vector<Fault> term_faults() {
-  using At = Fault::At;
   std::vector<Fault> list;
-  const auto add = [&](const ChunkTermRow& row, std::string_view part, const Changes& changes, At at,
-                       bool is_variation, bool in_part) {
-    for (const TermFault change : changes) {
-      const std::string name = fmt::format("{}{}_{}", row.name, part, name_of(change)),
-                        term = part.empty() ? std::string(row.what) : fmt::format("a block of {}", row.what);
-      list.push_back({kept(name), kept(with_fault(term, change)), condition(change), nullptr, at,
+  const auto add = [&](const ChunkTermRow& row, const Changes& changes, bool is_variation, bool in_part) {
+    for (const TermFault change : changes)
+      list.push_back({kept(fmt::format("{}_{}", row.name, name_of(change))),
+                      kept(with_fault(row.what, change)), condition(change), nullptr, Fault::At::chunk,
                       is_variation, in_part, row.term, change});
-    }
   };
   for (const ChunkTermRow& row : chunk_term_rows) {
-    add(row, "", row.usual, At::chunk, false, false);
-    add(row, "", row.others, At::chunk, true, false);
-    add(row, "", row.in_part, At::chunk, true, true);
-    add(row, "_block", row.in_block, At::scores, true, false);
+    add(row, row.usual, false, false), add(row, row.others, true, false);
+    if (!row.decays) continue;
+    add(row, {exp2, log2e_twice, decay_of_first_tile}, true, false), add(row, {undecayed}, true, true);
   }
   return list;
 }
