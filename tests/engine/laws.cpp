@@ -41,8 +41,8 @@ report::Document battery(const kda::Problem& problem, std::span<const kda::Varia
 
 /// Those that are tried when none is named.
 std::size_t usual_laws() {
-  return static_cast<std::size_t>(
-      std::ranges::count(explain::invariants(), false, &explain::Invariant::by_name));
+  return static_cast<std::size_t>(std::ranges::count_if(
+      explain::invariants(), [](const auto& law) { return !law.by_name && !law.of_checkpoints; }));
 }
 
 std::set<std::string> failing(const report::Document& document, std::string_view pass = "forward") {
