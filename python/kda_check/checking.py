@@ -33,9 +33,10 @@ def check(
     """Judges what a kernel answered. Tensors are of torch, JAX, numpy or anything with DLPack, on any device, and go to
     the program as they are.
 
-    The answer: o [B,T,HV,V], final_state [N,HV,K,V], and the gradients dq, dk, dv, dg, dbeta, dinitial_state, dA_log,
-    ddt_bias, derase, dwrite (with do or dht), any of them. compute: the precision of the operands of its products, fp64,
-    fp32, tf32, bf16 or fp16; limits follow from it, and without it that of o is assumed. The problem, as `Fixture.of` has
+    The answer: o [B,T,HV,V], final_state [N,HV,K,V] (beside state_pool all of the pool after the call), and the gradients
+    dq, dk, dv, dg, dbeta, dinitial_state, dA_log, ddt_bias, derase, dwrite (with do or dht), any of them. compute: the
+    precision of the operands of its products, fp64, fp32, tf32, bf16 or fp16; limits follow from it, and without it that of
+    o is assumed. The problem, as `Fixture.of` has
     it: q, k, v, g, beta ... scale, gate. save: a file to keep both in. options: of `kda-check run`; with none of them our
     own variants run beside. What of the answer they leave out is no pass. timeout: seconds. progress: True or False, whether
     to show how far it is (tqdm, where it is installed); a function, called on another thread with the share that is done
@@ -51,7 +52,9 @@ def check(
     >>> report.passed, report["o"].verdict, report["o"].max_abs
     (False, 'fail', 2.0)
     """
-    answer = {key: words.pop(key) for key in (*OUTPUTS, *GRADIENTS, *ABOUT) if key in words}
+    answer = {key: words.pop(key) for key in (*OUTPUTS, *GRADIENTS, *ABOUT) if key in words and key != "state_pool"}
+    if words.get("state_pool") is not None and "final_state" in answer:
+        answer["state_pool"] = answer.pop("final_state")
     answer["o"] = o
     fixture = Fixture.of(**words, name=name, expected={name: answer})
     return judge(fixture, save=save, options=options, timeout=timeout, progress=progress)

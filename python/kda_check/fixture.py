@@ -87,8 +87,9 @@ class Fixture:
         not; dt_bias [HV*K] or [HV,K], of one g for all K [HV]; initial_state [N,HV,K,V], with state_v_first [N,HV,V,K];
         cu_seqlens, N+1 whole numbers, then B = 1; do, dht, the gradients of a loss with respect to o and final_state.
         Of a call on a pool of states, in place of initial_state: state_pool [slots,HV,K,V], state_indices [N] or [N,S],
-        num_accepted_tokens [N], output_indices [N] or [N,S], state_source [slots,HV,K,V]; padding_slots: "none",
-        "negative", "nonpositive", "negative_tokens"; padding_output: "zero", "untouched", "unspecified" (docs/serving.md). has_initial_state [N]: false where a sequence starts from zero, whatever its state or slot holds.
+        num_accepted_tokens [N], output_indices as state_indices, state_source as state_pool; padding_slots: "none",
+        "negative", "nonpositive", "negative_tokens"; padding_output: "zero", "untouched", "unspecified" (docs/serving.md).
+        has_initial_state [N]: false where a sequence starts from zero, whatever its state or slot holds.
         gate: "none" (g is the natural log of the decay), "softplus" or "lower_bound"; without it "none", or what A_log
         and lower_bound say.
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
