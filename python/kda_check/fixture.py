@@ -91,7 +91,7 @@ class Fixture:
         not; dt_bias [HV*K] or [HV,K], of one g for all K [HV]; initial_state [N,HV,K,V], with state_v_first [N,HV,V,K];
         cu_seqlens, N+1 whole numbers, then B = 1; do, dht, the gradients of a loss with respect to o and final_state.
         Of a call on a pool of states, in place of initial_state: state_pool [slots,HV,K,V], state_indices [N] or [N,S],
-        num_accepted_tokens [N], output_indices [N] or [N,S], state_source [slots,HV,K,V]; padding_slots: "none",
+        num_accepted_tokens [N], output_indices as state_indices, state_source as state_pool; padding_slots: "none",
         "negative", "nonpositive", "negative_tokens"; padding_output: "zero", "untouched", "unspecified" (docs/serving.md).
         has_initial_state [N]: false where a sequence starts from zero, whatever its state or slot holds.
         States inside sequences that are asked for: checkpoint_tokens [C], counted from the start of their sequences,

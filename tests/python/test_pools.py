@@ -90,6 +90,18 @@ def test_a_request_that_starts_from_what_its_slot_held_fails_and_is_named():
         assert all(f"sequence {n} starts from what its slot held: has_initial_state is false" in report.text for n in sequences)
 
 
+def test_check_takes_a_call_on_a_pool():
+    call = kda_check.regime("serve:new=1,K=16,V=16,seed=2")
+    x = {key: tensor.numpy() for key, tensor in call.inputs.items()}
+    for has, verdict in ((x["has_initial_state"], "pass"), (None, "fail")):
+        words = {key: x[key] for key in ("q", "k", "v", "g", "beta", "cu_seqlens")}
+        o, pool = decode(**words, scale=call.options["scale"], initial_state=x["state_pool"].copy(),
+                         ssm_state_indices=x["state_indices"], has_initial_state=has)  # fmt: skip
+        report = kda_check.check(o, final_state=pool, **call.inputs, **call.options, compute="fp32")
+        assert report.verdict == verdict, report
+        assert ("starts from what its slot held: has_initial_state is false" in report.text) == (verdict == "fail")
+
+
 @pytest.mark.parametrize("call, lost, said", [
     ("serve:apart=1,K=8,V=8", "output_indices", "states are stored in the slots of state_indices, where they were read"),
     ("serve:apart=1,K=8,V=8,drafts=3", "output_indices", "which sequence"),

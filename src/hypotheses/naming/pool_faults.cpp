@@ -331,7 +331,8 @@ std::span<const PoolFault> pool_faults() {
 kda::Answer with_pool_fault(const PoolFault& fault, const kda::Problem& problem,
                             const kda::RunOptions& options) {
   const kda::Variant& healthy = kda::variant_named("recurrent");
-  if (!problem.pool) return healthy.run(problem, options);
+  if (!problem.pool || (fault.needs != nullptr && !fault.needs(*problem.pool)))
+    return healthy.run(problem, options);
   const PoolCall& call = *problem.pool;
   Pieces pieces = call.pieces;
   if (fault.slots) fault.slots(call, pieces);

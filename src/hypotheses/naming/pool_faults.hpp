@@ -27,7 +27,8 @@ struct PoolFault {
 
 std::span<const PoolFault> pool_faults();
 
-/// The recurrence, which stores in the pool itself, and has this fault. Of a problem that is no call: right.
+/// The recurrence, which stores in the pool itself, and has this fault. Of a problem that is no such call:
+/// right.
 kda::Answer with_pool_fault(const PoolFault& fault, const kda::Problem& problem,
                             const kda::RunOptions& options);
 
