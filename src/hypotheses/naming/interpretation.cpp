@@ -47,6 +47,7 @@ class HeadInputs {
   }
 
   double value(std::size_t t, std::size_t lane) const {
+    if (is_zeros(reading_.rows.value, t)) return 0;
     const std::size_t head = (head_ + reading_.further.value) % d_.HV;
     const std::size_t at = element(TokenInput::value, row_of(reading_.rows.value, t), head, column(lane));
     return problem_.write ? problem_.write->value(at) * problem_.v.value(at) : problem_.v.value(at);
@@ -118,9 +119,13 @@ class HeadInputs {
     if (of == RowOf::chunk_before && at >= reading_.chunk) t -= reading_.chunk;
     if (of == RowOf::start_of_row) t = at;
     if (of == RowOf::first_batch) batch = 0;
-    if (of == RowOf::before && at > 0) --t;
-    if (of == RowOf::behind && t + 1 < sequence_.end) ++t;
+    if ((of == RowOf::before || of == RowOf::before_or_zeros) && at > 0) --t;
+    if ((of == RowOf::behind || of == RowOf::behind_or_zeros) && t + 1 < sequence_.end) ++t;
     return batch * d_.T + t;
+  }
+  bool is_zeros(RowOf of, std::size_t t) const {
+    return (of == RowOf::before_or_zeros && t == sequence_.begin) ||
+           (of == RowOf::behind_or_zeros && t + 1 == sequence_.end);
   }
   /// Of a tensor of tokens, `row` of them counted over the batch.
   std::size_t element(TokenInput input, std::size_t row, std::size_t head, std::size_t channel) const {
@@ -151,9 +156,11 @@ class HeadInputs {
     if (reading_.heads_interleaved || (is_key && reading_.key_interleaved)) head = head_ % d_.H;
     if (reading_.first_query_head) head = 0;
     const TokenInput input = is_key ? TokenInput::key : TokenInput::query;
-    const std::size_t at = row_of(is_key ? reading_.rows.key : reading_.rows.query, t);
+    const RowOf of = is_key ? reading_.rows.key : reading_.rows.query;
+    const std::size_t at = row_of(of, t);
     for (std::size_t k = 0; k < d_.K; ++k)
-      row[k] = tensor.value(element(input, at, head, of_first_tile ? in_first_tile(k) : k));
+      row[k] =
+          is_zeros(of, t) ? 0 : tensor.value(element(input, at, head, of_first_tile ? in_first_tile(k) : k));
     if (!reading_.options.qk_l2norm || !normalises || !has_norm) return;
     std::vector<double> of_heads(reading_.norm_of_heads ? d_.H * d_.K : 0);
     for (std::size_t k = 0; k < of_heads.size(); ++k)

@@ -195,8 +195,10 @@ enum class RowOf : std::uint8_t {
   chunk_before,
   start_of_row,
   first_batch,
-  before,
-  behind
+  before,  ///< of the first: its own
+  behind,
+  before_or_zeros,
+  behind_or_zeros
 };
 struct RowsOf {
   RowOf query = RowOf::itself, key = RowOf::itself, value = RowOf::itself, gate = RowOf::itself,

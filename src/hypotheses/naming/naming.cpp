@@ -35,6 +35,7 @@ constexpr double as_near = 1e-3;               // of two that are as near the kn
 constexpr std::size_t firsts_of_two = 4, seconds_of_large = 16;
 constexpr std::size_t most_columns = 16;  // looked at first
 constexpr Thresholds thresholds{.least_explained = 0.8,
+                                .least_elements = 8,
                                 .least_near = 0.05,
                                 .much_less = 1.0 / 8,
                                 .still_right = 1,
@@ -48,7 +49,9 @@ constexpr const char* words_of_rows[] = {"",
                                          "without the offset of its sequence",
                                          "that of batch row 0",
                                          "that of the token before",
-                                         "that of the token behind"};
+                                         "that of the token behind",
+                                         "that of the token before, zeros for the first",
+                                         "that of the token behind, zeros for the last"};
 
 /// A way to read the problem, wrong by one fault.
 struct Misreading {
@@ -665,14 +668,12 @@ class FaultSearch {
     Interpretation reading(problem_);
     fault.apply(reading, static_cast<std::size_t>(row));
     const bool has_neighbours = reading.rows.gate == RowOf::itself && reading.rows.beta == RowOf::itself;
+    if (row >= RowOf::before) return has_neighbours;
     switch (row) {
       case RowOf::start_of_row:
         return s.begin > 0;
       case RowOf::first_batch:
         return s.batch > 0;
-      case RowOf::before:
-      case RowOf::behind:
-        return has_neighbours;
       default:
         return s.length() > static_cast<std::size_t>(problem_.options.chunk_size);
     }

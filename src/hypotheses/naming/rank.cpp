@@ -122,7 +122,7 @@ class Ranking {
       if (has_to_explain(unit)) elements += units_[unit].got.size();
       is_left_somewhere = is_left_somewhere || is_left(one, unit);
     }
-    if (one.explained < thresholds_.least_explained) return false;
+    if (one.explained < thresholds_.least_explained || elements < thresholds_.least_elements) return false;
     return !is_left_somewhere || is_rounding(candidate.fault) ||
            (one.explained >= nearly_all && elements >= many);
   }

@@ -33,9 +33,10 @@ using MoreCandidates = std::function<std::vector<Candidate>(const std::vector<st
 /// From when on a candidate is a cause.
 struct Thresholds {
   double least_explained;
-  double least_near = 2;   ///< explained by the nearest; beyond 1 there is none
-  double much_less = 0;    ///< units that err by less of what the worst does have nothing to explain
-  double still_right = 2;  ///< limits that what has to stay right may err by
+  std::size_t least_elements = 1;  ///< of what errs: fewer are explained by chance
+  double least_near = 2;           ///< explained by the nearest; beyond 1 there is none
+  double much_less = 0;            ///< units that err by less of what the worst does have nothing to explain
+  double still_right = 2;          ///< limits that what has to stay right may err by
   // Of another cause than the best:
   double hardly_less = 2;                                  ///< explained
   double times_left = std::numeric_limits<double>::max();  ///< of each unit
