@@ -203,13 +203,15 @@ class FaultSearch {
       const std::vector<Unit> units = compared();
       misreadings_.clear(), others_.clear(), found_.tried = 0;
       for (std::size_t i = 0; i < faults().size(); ++i) add_misreadings(i, in_other_chunks);
-      keep_best(misreadings_);
-      rank(units, candidates(misreadings_), thresholds, threads_, found_,
-           [&](const std::vector<std::size_t>& best) {
+      const std::size_t kept = sort_by_part(misreadings_);
+      rank(units,
+           candidates({misreadings_.begin(), misreadings_.begin() + static_cast<std::ptrdiff_t>(kept)}),
+           thresholds, threads_, found_, [&](std::vector<std::size_t> best) {
+             for (std::size_t i = kept; i < misreadings_.size() && !best.empty(); ++i) best.push_back(i);
              others_ = by_fitted_factors(units);
              if (where_.empty() && !(in_other_chunks && is_quick)) {
                std::vector<Misreading> pairs = pairs_of(best);
-               keep_best(pairs);
+               pairs.erase(pairs.begin() + static_cast<std::ptrdiff_t>(sort_by_part(pairs)), pairs.end());
                std::ranges::move(pairs, std::back_inserter(others_));
              }
              return candidates(others_);
@@ -237,14 +239,12 @@ class FaultSearch {
           if (one.name == cause.fault && one.meaning + where_ == cause.meaning) named.push_back(one);
     return named;
   }
-
   /// Of several causes those that explain the last sequence and its heads, too, if any does.
   void ask_elsewhere() {
     const FailurePlace last{problem_.sequences().size() - 1, d_.HV - 1};
     if (is_in_chunk() || (last.sequence == found_.sequence.index && last.head == found_.heads[0])) return;
     FaultSearch other(problem_, output_, last, threads_, effort_);
     other.choose_tokens();
-    if (other.found_.begin == other.found_.end) return;
     other.where_ = where_, other.columns_ = columns_;
     std::vector<Unit> units = other.compared();
     if (std::ranges::all_of(units, is_right)) return;
@@ -274,10 +274,11 @@ class FaultSearch {
     return own;
   }
 
-  /// Those that explain most of a small part, where o deviates first; and those that need not show there.
-  void keep_best(std::vector<Misreading>& list) const {
+  /// First those that explain most of a small part, where o deviates first, and those that need not show
+  /// there: returns how many.
+  std::size_t sort_by_part(std::vector<Misreading>& list) const {
     constexpr std::size_t most = 32, columns = 6, rows_behind = 24;
-    if (list.size() <= most || deviation_ + 1 >= found_.end) return;
+    if (list.size() <= most || deviation_ + 1 >= found_.end) return list.size();
     std::optional<FaultSearch> part;
     std::vector<Unit> units;
     for (std::size_t head = 0; head < found_.heads.size(); ++head) {
@@ -286,7 +287,7 @@ class FaultSearch {
       units = part->compared();
       if (!std::ranges::all_of(units, is_right)) break;
     }
-    std::vector<bool> is_kept(list.size(), true);
+    std::vector<bool> is_behind(list.size());
     std::vector<std::size_t> seen;
     std::vector<Misreading> tried;
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -297,9 +298,13 @@ class FaultSearch {
       seen.push_back(i), tried.push_back(list[i]);
     }
     const std::vector<std::size_t> best = best_first(units, part->candidates(tried), thresholds, threads_);
-    for (std::size_t i = most; i < best.size(); ++i) is_kept[seen[best[i]]] = false;
+    std::vector<Misreading> behind;
+    for (std::size_t i = most; i < best.size(); ++i)
+      behind.push_back(tried[best[i]]), is_behind[seen[best[i]]] = true;
     std::size_t next = 0;
-    std::erase_if(list, [&](const Misreading&) { return !is_kept[next++]; });
+    std::erase_if(list, [&](const Misreading&) { return is_behind[next++]; });
+    std::ranges::move(behind, std::back_inserter(list));
+    return list.size() - behind.size();
   }
 
   /// Evenly from the first to the last.
@@ -361,9 +366,7 @@ class FaultSearch {
     columns_ = all_columns();
     return !found_.causes.empty();
   }
-
   void rank_moves() {
-    constexpr std::size_t most_asked = 48;
     const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
     const std::size_t own = narrow(0, most_columns), first_row = found_.begin - found_.sequence.begin;
     found_.end = std::min(found_.end, own + rows);
@@ -393,10 +396,9 @@ class FaultSearch {
       before.leave_out_wrong_ones(misreadings_);
     }
     Thresholds of_few = thresholds;
-    of_few.most_named = most_asked;
+    of_few.most_named = 48;
     rank(compared(), candidates(misreadings_), of_few, threads_, found_);
   }
-  /// Of an output that is right.
   void leave_out_wrong_ones(std::vector<Misreading>& list) const {
     constexpr double clearly = 4;
     const std::vector<Unit> units = compared();
