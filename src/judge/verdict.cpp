@@ -39,13 +39,6 @@ std::string class_reason(const Measures& m) {
   return text;
 }
 
-/// So many that some may be large or small by luck.
-bool are_few(const Evidence& evidence, std::size_t elements) {
-  const auto count = static_cast<double>(elements);
-  return (evidence.twins ? std::min(evidence.twins->independent, count) : count) <
-         static_cast<double>(verdict_constants.few_errors);
-}
-
 /// "rows 63 mod 64, all heads: 5 % too large (395 sigma; error 9.8 x the worst twin)".
 std::string sentence_of(const TwinJudgement& twins) {
   constexpr double nothing_is_there = 1e-3;
@@ -183,7 +176,7 @@ class Decision {
 
   /// Statistic over limit that is no chance.
   double most_beyond_twins() const {
-    if (are_few(evidence_, m_.elements) && !evidence_.computation_is_whole)
+    if (m_.elements < verdict_constants.few_errors && !evidence_.computation_is_whole)
       return verdict_constants.beyond_with_few;
     return evidence_.computation_is_known ? verdict_constants.beyond_its_computation
                                           : verdict_constants.beyond_all_algorithms;
@@ -241,7 +234,7 @@ class Decision {
 }  // namespace
 
 std::vector<Limit> bounds(std::vector<Limit> limits, const Evidence& evidence, std::size_t elements) {
-  const bool any_luck = evidence.is_sum_over_tokens || are_few(evidence, elements);
+  const bool are_few = evidence.is_sum_over_tokens || elements < verdict_constants.few_errors;
   for (Limit& limit : limits) {
     const double read = evidence.stable_rms_ratio;
     if (limit.source != derived || limit.metric != "rms_ratio" || read == 0) continue;
@@ -249,7 +242,7 @@ std::vector<Limit> bounds(std::vector<Limit> limits, const Evidence& evidence, s
     const double operand = numeric::row_of(evidence.compute).operand_error,
                  sum = std::min(operand, numeric::row_of(numeric::ComputeFormat::fp32).operand_error);
     const double value =
-        any_luck
+        are_few
             ? std::clamp(limit.value, c.margin_of_few * read,
                          std::max(c.most_of_few * read, c.least_steps * operand * evidence.terms))
             : std::clamp(limit.value, c.least_margin * read, std::max(c.margin * read, c.least_steps * sum));

@@ -156,7 +156,7 @@ TEST_CASE("recorded answers that are judged are narrowed as variants are", "[pla
 }
 
 TEST_CASE("tensors and passes are narrowed by each other", "[plan][selection]") {
-  const std::string forward = "forward o final_state",
+  const std::string forward = "forward o final_state checkpoints",
                     backward = "backward dq dk dv dg dbeta dinitial_state dA_log ddt_bias derase dwrite";
   CHECK(tensors(tensors_named(nothing_said, nothing_said)) == forward + "; " + backward);
   CHECK(tensors(tensors_named(Names{"o", "dq"}, nothing_said)) == "forward o; backward dq");

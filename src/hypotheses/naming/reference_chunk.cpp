@@ -548,7 +548,9 @@ bool is_among(Channels some, std::size_t channel, std::size_t K) {
   if (some == Channels::all || K < 2) return true;
   return (in_first_tile(channel, K) == channel) == (some == Channels::first);
 }
-std::size_t in_first_tile(std::size_t channel, std::size_t K) { return channel % std::bit_floor(K - 1); }
+std::size_t in_first_tile(std::size_t channel, std::size_t K) {
+  return K > 1 ? channel % std::bit_floor(K - 1) : channel;
+}
 
 HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t first_row,
                         const Interpretation& reading, std::deque<Matrix> earlier) {

@@ -63,7 +63,7 @@ struct HeadGradient {
 };
 
 bool is_among(Channels some, std::size_t channel, std::size_t K);
-/// The channel of the first tile that lies where this one does in its own; K > 1.
+/// The channel of the first tile that lies where this one does in its own.
 std::size_t in_first_tile(std::size_t channel, std::size_t K);
 
 /// [tokens][V], and the state behind them. `first_row`: of the first token in its chunk. Of the reading what

@@ -20,11 +20,10 @@ struct Excess {
 };
 
 struct TwinJudgement {
-  std::size_t twins = 0;   ///< that it was held against
-  double ratio = 0;        ///< the largest of all regions
-  double energy = 0;       ///< of the whole tensor: 1 errs as much as the worst twin
-  double independent = 0;  ///< errors of twins: those along one direction are one
-  bool by_slope = false;   ///< a slope is beyond its limit
+  std::size_t twins = 0;  ///< that it was held against
+  double ratio = 0;       ///< the largest of all regions
+  double energy = 0;      ///< of the whole tensor: 1 errs as much as the worst twin
+  bool by_slope = false;  ///< a slope is beyond its limit
   /// The least gain of the whole tensor, or the least error beside its own, in units of the truth, that the
   /// test sees.
   double floor = 0;

@@ -293,10 +293,8 @@ std::vector<TwinJudgement> TwinTest::conclude(int threads) const {
   const double independent = static_cast<double>(judged) * std::min(elements / coherence, most);
   if (independent < fewest_for_distances) return {};
   std::vector<TwinJudgement> judgements;
-  for (std::size_t a = 0; a < setting_.answers; ++a) {
+  for (std::size_t a = 0; a < setting_.answers; ++a)
     judgements.push_back(judgement_of(a, all, coherence, independent));
-    judgements.back().independent = static_cast<double>(judged) * elements / coherence;
-  }
   return judgements;
 }
 
