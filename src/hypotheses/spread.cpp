@@ -157,6 +157,7 @@ void add_variations(std::vector<Twin>& list, const Twin& base, std::span<const W
 }
 
 std::vector<Twin> stable_of(Twin twin, const kda::Problem& problem) {
+  const kda::DecayForm decay = twin.options.arithmetic.decay;
   kda::set_axis(twin.options.arithmetic, "special=ieee");
   if (twin.variant->axes.chunk) {
     twin.options.arithmetic.casts.off_diagonal = kda::Rounding::none;  // pairs have no such operands
@@ -167,12 +168,14 @@ std::vector<Twin> stable_of(Twin twin, const kda::Problem& problem) {
   std::vector<Twin> list;
   if (can_compute(twin, problem)) list.push_back(twin);
   add_variations(list, twin, stable_orders, problem);
-  // Within a block pairs read no operands; kernels that do round them there, which loses no more digits than
-  // these have, but in fp16 factors below its range.
+  // Within a block pairs read no operands. Those of a computation that factors decays there are rounded,
+  // which loses no more digits than operands have, but in fp16 factors below its range.
   Hypothesis known;
   known.variant = twin.variant, known.options = twin.options;
   const kda::Rounding operands = casts_of(known, problem).score_operands;
-  if (twin.variant->axes.chunk && (operands == kda::Rounding::bf16 || operands == kda::Rounding::tf32))
+  const bool has_pairs = kda::is_pairwise(decay) || decay == kda::DecayForm::anchor_pair;
+  if (twin.variant->axes.chunk && !has_pairs &&
+      (operands == kda::Rounding::bf16 || operands == kda::Rounding::tf32))
     add_variations(list, twin, factored_within_blocks, problem);
   std::erase_if(list, [&](const Twin& one) { return !can_compute(one, problem); });
   return list;
