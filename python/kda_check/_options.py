@@ -11,7 +11,8 @@ from ._program import InputError
 
 Value = Union[int, float, str]
 FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
-OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", "padding_slots", "padding_output", "checkpoint_every", "checkpoint_side", *FLAGS)
+OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", "padding_slots", "padding_output", "checkpoint_every",
+           "checkpoint_side", *FLAGS)  # fmt: skip
 GATES = ("none", "softplus", "lower_bound")
 SIDES = ("before", "after")
 PADDINGS = ("none", "negative", "nonpositive", "negative_tokens")
