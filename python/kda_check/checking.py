@@ -35,7 +35,8 @@ def check(
 
     The answer: o [B,T,HV,V], final_state [N,HV,K,V] (beside state_pool all of the pool after the call), checkpoints
     [C,HV,K,V], and the gradients dq, dk, dv, dg, dbeta, dinitial_state, dA_log, ddt_bias, derase, dwrite (with do or dht), any
-    of them. compute: the precision of the operands of its products, fp64, fp32, tf32, bf16 or fp16; limits follow from it, and
+    of them. stages: {"Aqk": ..., "h": ...}, what its chunks computed between (`Fixture.of`): the report names the first that is
+    wrong. compute: the precision of the operands of its products, fp64, fp32, tf32, bf16 or fp16; limits follow from it, and
     without it that of o is assumed. The problem, as `Fixture.of` has it: q, k, v, g, beta ... scale, gate. save: a file to keep
     both in. options: of `kda-check run`; with none of them our own variants run beside. What of the answer they leave out is no
     pass. timeout: seconds. progress: True or False, whether to show how far it is (tqdm, where it is installed); a function,
@@ -51,7 +52,7 @@ def check(
     >>> report.passed, report["o"].verdict, report["o"].max_abs
     (False, 'fail', 2.0)
     """
-    answer = {key: words.pop(key) for key in (*OUTPUTS, *GRADIENTS, *ABOUT) if key in words and key != "state_pool"}
+    answer = {key: words.pop(key) for key in (*OUTPUTS, *GRADIENTS, *ABOUT, "stages") if key in words and key != "state_pool"}
     if words.get("state_pool") is not None and "final_state" in answer:
         answer["state_pool"] = answer.pop("final_state")
     answer["o"] = o
@@ -72,6 +73,8 @@ def judge(
     """As `check`, of a problem with its answers. known_as: its folder, in the report; without, instead: what to say of a
     command on the file, which is gone. Raises what `check` raises."""
     more = listed(options, "options")
+    if any(answer.stages for answer in fixture.expected.values()) and "--stages" not in more:
+        more = [*more, "--stages"]
     if save is not None:
         path = os.fspath(save)
         path = f"./{path}" if path.startswith("-") else path  # it would be an option
@@ -98,7 +101,8 @@ def _in_memory(fixture: Fixture) -> Source:
         return {name: (x.dtype, x.shape, zlib.crc32(x.data.data)) for name, x in tensors.items()}
 
     def digest() -> list[Any]:
-        answers = {who: (dict(answer.about), sums(answer.tensors)) for who, answer in fixture.expected.items()}
+        answers = {who: (dict(answer.about), sums(answer.tensors), sums(answer.stages))
+                   for who, answer in fixture.expected.items()}  # fmt: skip
         return [fixture.name, dict(fixture.options), sums(fixture.inputs), answers]
 
     @contextlib.contextmanager

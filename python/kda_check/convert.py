@@ -15,7 +15,7 @@ from ._names import about, printable
 from ._options import FLAGS, GATES, OPTIONS
 from ._program import InputError, UsageError
 from ._tensor_files import Entry, bad_file, tensors_of
-from .fixture import GRADIENTS, INPUTS, OUTPUTS, STRENGTHS, WHOLE_NUMBERS, Fixture
+from .fixture import GRADIENTS, INPUTS, OUTPUTS, STAGES, STRENGTHS, WHOLE_NUMBERS, Fixture
 from .signatures import FLA
 
 ENDINGS = (".safetensors", ".npz", ".npy", ".pt", ".pth")
@@ -126,7 +126,7 @@ def renamed(
                 continue
             close = difflib.get_close_matches(wanted.rpartition("/")[2].lower(), [*PROBLEM, *OUTPUTS], 1)
             hint = (f"--map {close[0]}={name}, or " if close else "") + f"--ignore {name}"
-            places = ", ".join((*PROBLEM, "o", "final_state", "WHO/o"))
+            places = ", ".join((*PROBLEM, "o", "final_state", "WHO/o", "WHO/stages/Aqk"))
             raise bad_file(f"no place in a fixture for '{name}'; there is one for {places}", path, hint)
         result[wanted] = entry
     strengths = sorted(STRENGTHS) if STRENGTHS & set(result) else ["beta"]
@@ -137,9 +137,18 @@ def renamed(
     return result
 
 
+def parts_of(name: str) -> tuple[str, str, bool]:
+    """Who answered, the tensor, and whether it is a stage: WHO/o, WHO/stages/Aqk."""
+    before, _, tensor = name.rpartition("/")
+    who, _, last = before.rpartition("/")
+    return (who, tensor, True) if last == "stages" else (before, tensor, False)
+
+
 def has_place(name: str) -> bool:
-    who, slash, tensor = name.rpartition("/")
-    return tensor in ANSWER and "/" not in who if slash else name in (*PROBLEM, *ANSWER, *OPTIONS, *FLA_WORDS)
+    who, tensor, is_stage = parts_of(name)
+    if who or is_stage:
+        return tensor in (STAGES if is_stage else ANSWER) and "/" not in who
+    return name in (*PROBLEM, *ANSWER, *OPTIONS, *FLA_WORDS)
 
 
 def fixture_of(
@@ -150,9 +159,12 @@ def fixture_of(
     expected: dict[str, dict[str, Any]] = {}
     unnamed = whose(path, chosen, answer)
     for name, entry in chosen.items():
-        who, _, tensor = name.rpartition("/")
-        if tensor in ANSWER:
-            expected.setdefault(who or unnamed, {"compute": compute})[tensor] = entry.load()
+        who, tensor, is_stage = parts_of(name)
+        answer_of = expected.setdefault(who or unnamed, {"compute": compute}) if is_stage or tensor in ANSWER else {}
+        if is_stage:
+            answer_of.setdefault("stages", {})[tensor] = entry.load()
+        elif tensor in ANSWER:
+            answer_of[tensor] = entry.load()
         else:
             words[name] = entry.load() if name in PROBLEM else _scalar(path, name, entry)
     try:
@@ -168,8 +180,8 @@ def whose(path: str, names: Collection[str], answer: str | None) -> str:
     """Who answered the tensors without a name before them: `answer`; else the one who has an answer that lacks them all.
     Where all have them, these are an answer of its own. Raises InputError where it may be one of several."""
     unnamed = {name for name in names if name in ANSWER}
-    parts = [name.rpartition("/") for name in names]
-    others = dict.fromkeys(who for who, _, tensor in parts if who and tensor in ANSWER)
+    parts = [parts_of(name) for name in names]
+    others = dict.fromkeys(who for who, tensor, is_stage in parts if who and (is_stage or tensor in ANSWER))
     lacking = [who for who in others if not any(f"{who}/{tensor}" in names for tensor in unnamed)]
     if answer is None and unnamed and len(lacking) > 1:
         found = f"{', '.join(sorted(unnamed))} may be of {' or '.join(lacking)}; wanted one of them"

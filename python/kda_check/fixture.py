@@ -20,7 +20,7 @@ from ._options import FLAGS, Value, of_problem
 from ._tensors import Stored, offsets, stored
 
 # Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of pools (Z, Y),
-# checkpoints (C). S is K, V or V, K.
+# checkpoints (C), rows (X) and number (M) of chunks. S is K, V or V, K.
 INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "erase": "BTJK", "write": "BTJV",
           "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "state_source": "YJS", "do": "BTJV",
           "dht": "NJS"}  # fmt: skip
@@ -32,17 +32,22 @@ LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
 OUTPUTS = {"o": "BTJV", "final_state": "NJS", "checkpoints": "CJS", "state_pool": "ZJS"}
 GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool", "state_source")}
 STATES = {name for name, axes in {**INPUTS, **OUTPUTS, **GRADIENTS}.items() if "S" in axes}
-NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots", "Y": "slots", "C": "checkpoints"}
-ABOUT = ("compute", "implementation", "device")
+NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots", "Y": "slots", "C": "checkpoints", "X": "chunk_size", "M": "chunks"}
+# Of an answer, in chunks of options/chunk_size (docs/kda.md, "Stages").
+STAGES = {**dict.fromkeys(("Aqk", "Akk_inv", "dAqk", "dAkk"), "BTJX"), **dict.fromkeys(("h", "dh"), "BMJS"),
+          **dict.fromkeys(("g_cumsum", "w", "qg", "kg", "dw"), "BTJK"),
+          **dict.fromkeys(("u", "v_new", "dv_local", "dv"), "BTJV")}  # fmt: skip
+ABOUT = ("compute", "implementation", "device", "g_cumsum_base")
 RESERVED = ("oracle", "replay", "all", "none")  # the program refuses answers of these names
 
 
 @dataclass
 class Answer:
-    """What one kernel answered: tensors by name, and `compute`, `implementation`, `device` where they are known."""
+    """What one kernel answered: tensors by name, what is known of `ABOUT`, and intermediates by name."""
 
     tensors: dict[str, Stored]
     about: dict[str, str] = field(default_factory=dict)
+    stages: dict[str, Stored] = field(default_factory=dict)
 
 
 @dataclass
@@ -101,7 +106,9 @@ class Fixture:
         and lower_bound say.
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
         expected: {who: {"o": ..., "final_state": ..., "checkpoints": ..., "dq": ..., "compute": "bf16"}}; checkpoints are
-        [C,HV,K,V], or FLA's h [B,NT,HV,K,V]; of a call on a pool state_pool.
+        [C,HV,K,V], or FLA's h [B,NT,HV,K,V]; of a call on a pool state_pool. With "stages": {"Aqk": ..., "h": ...} what
+        the chunk form computed between (docs/kda.md has names and shapes), in chunks of chunk_size, and "g_cumsum_base"
+        "e" where g_cumsum is not in powers of two.
 
         Raises TypeError for what is missing, no tensor, of another kind or without a place, ValueError for shapes,
         InputError for an option that the program would refuse; all by name.
@@ -139,7 +146,7 @@ class Fixture:
         return fixture
 
     def add(self, who: str, answer: Answer | Mapping[str, Any]) -> None:
-        """Adds what `who` answered: o, final_state, gradients (None: not there), compute, implementation, device.
+        """Adds what `who` answered: o, final_state, gradients, stages (None: not there), compute, implementation, device.
 
         Raises ValueError for another shape than the problem asks for, another word, or a gradient without a loss or its
         input; TypeError for no tensor.
@@ -149,10 +156,14 @@ class Fixture:
         if who in RESERVED:
             raise ValueError(f"'{who}' is no name for an answer: it means something else in reports and options")
         kinds = {**OUTPUTS, **GRADIENTS}
-        words = {**answer.tensors, **answer.about} if isinstance(answer, Answer) else mapping(answer, f"expected/{who}")
+        if isinstance(answer, Answer):
+            answer = {**answer.tensors, **answer.about, "stages": answer.stages}
+        words = mapping(answer, f"expected/{who}")
         there = {key: x for key, x in words.items() if x is not None}
-        unknown = sorted(set(there) - set(kinds) - set(ABOUT))
+        between = mapping(there.pop("stages", {}), f"expected/{who}/stages")
+        unknown = sorted(set(there) - set(kinds) - set(ABOUT)) + [f"stages/{key}" for key in sorted(set(between) - set(STAGES))]
         tensors = {key: _stored(there[key], key, f"{who}: ") for key in kinds if key in there}
+        stages = {key: _stored(between[key], key, f"{who}: ") for key in STAGES if between.get(key) is not None}
         if unknown or not tensors:
             what = f"no place in an answer for {', '.join(unknown)}" if unknown else "no tensor"
             raise ValueError(f"{who}: {what}")
@@ -170,12 +181,14 @@ class Fixture:
         for key, tensor in tensors.items():
             axes = self._axes(key[1:]) if key in GRADIENTS else kinds[key]
             self._check(f"{who}: {key}", tensor, axes, extents)
-        self.expected[who] = Answer(tensors, {key: str(there[key]) for key in ABOUT if key in there})
+        for key, tensor in stages.items():
+            self._check(f"{who}: stages/{key}", tensor, STAGES[key], extents)
+        self.expected[who] = Answer(tensors, {key: str(there[key]) for key in ABOUT if key in there}, stages)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        lists = [self.inputs, *(answer.tensors for answer in self.expected.values())]
+        lists = [self.inputs, *(x for answer in self.expected.values() for x in (answer.tensors, answer.stages))]
         return sum(tensor.data.nbytes for tensors in lists for tensor in tensors.values())
 
     @property
@@ -200,11 +213,13 @@ class Fixture:
         for name, slots in (("state_pool", "Z"), ("state_source", "Y")):
             if name in self.inputs:
                 extents[slots] = (*self.inputs[name].shape, 0)[0]
+        ends = self.inputs["cu_seqlens"].data if "cu_seqlens" in self.inputs else None
+        lengths = [extents.get("T", 0)] * extents["N"] if ends is None else np.diff(ends).tolist()
+        extents["X"] = int(self.options.get("chunk_size", 64))
+        extents["M"] = sum(-(-length // extents["X"]) for length in (lengths[:1] if ends is None else lengths))
         if "checkpoint_tokens" in self.inputs:
             extents["C"] = self.inputs["checkpoint_tokens"].shape[0]
         elif "checkpoint_every" in self.options:
-            ends = self.inputs["cu_seqlens"].data if "cu_seqlens" in self.inputs else None
-            lengths = [extents.get("T", 0)] * extents["N"] if ends is None else np.diff(ends).tolist()
             extents["C"] = len(checkpoints_every(int(self.options["checkpoint_every"]), self.options["checkpoint_side"], lengths))
         extents["P"] = extents.get("J", 0) * extents["D"]
         for name in INPUTS:
@@ -235,7 +250,8 @@ class Fixture:
     def write(self, path: Path) -> None:
         """Writes the file, whole or not at all (docs/file-format.md). Raises EnvironmentProblem, and InputError or TypeError for
         an option that the program would refuse."""
-        answers = {who: Group(answer.about, answer.tensors) for who, answer in self.expected.items()}
+        answers = {who: Group(answer.about, {**answer.tensors, **({"stages": Group({}, answer.stages)} if answer.stages else {})})
+                   for who, answer in self.expected.items()}  # fmt: skip
         about: dict[str, Value] = {"format": "kda-fixture", "format_version": 1, "name": self.name,
                                    "description": self.description}  # fmt: skip
         options = of_problem(self.options, "A_log" in self.inputs)
@@ -254,7 +270,7 @@ class Fixture:
 
     @classmethod
     def read(cls, path: Path) -> Fixture:
-        """Reads a fixture, without stages; elements stay in the file until they are used, and may be written to.
+        """Reads a fixture; elements stay in the file until they are used, and may be written to.
 
         Raises InputError for what is no fixture, or not there.
         """
@@ -267,7 +283,7 @@ class Fixture:
         expected = {}
         for who, group in root.group("expected").groups().items():
             about = {key: str(group.attributes[key]) for key in ABOUT if key in group.attributes}
-            expected[who] = Answer(group.tensors(), about)
+            expected[who] = Answer(group.tensors(), about, group.group("stages").tensors())
         name, description = (str(root.attributes.get(key, "")) for key in ("name", "description"))
         inputs, options, provenance = (root.group(key) for key in ("inputs", "options", "provenance"))
         return cls(inputs.tensors(), options.attributes, expected, name, description, provenance.attributes)

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import stat
+import subprocess
 import tempfile
 import time
 
@@ -409,6 +410,26 @@ def test_what_was_judged_is_explained(problem, tmp_path):
     (tmp_path / "mine.h5").unlink()
     with pytest.raises(kda_check.InputError, match="mine.h5"):
         report.explain()
+
+
+def test_of_recorded_stages_the_first_that_is_wrong_is_said(tmp_path):
+    made = tmp_path / "made.h5"
+    chunk = ["--variant", "chunk", "--dtype", "bf16", "-o", str(made)]
+    subprocess.run([_program.find(), "capture", "control:T=150,H=2,K=32,V=16,dtype=bf16", *chunk], check=True)
+    fixture = kda_check.Fixture.read(made)
+    fixture.write(tmp_path / "again.h5")
+    subprocess.run([_program.find(), "diff", str(made), str(tmp_path / "again.h5")], check=True)  # no bit differs
+    (answer,) = fixture.expected.values()
+    words = {**fixture.inputs, **fixture.options, "compute": "bf16", "g_cumsum_base": "e"}
+    assert kda_check.check(answer.tensors["o"], **words, stages=answer.stages).passed
+    wrong = answer.stages["v_new"].numpy().astype(np.float32)
+    wrong[:, 70:80, 1] *= 1.5
+    report = kda_check.check(answer.tensors["o"], **words, stages={**answer.stages, "v_new": wrong})
+    assert not report.passed and "leaves the truth first at v_new, chunk 1 (b=0 t=64..127), h=1, token 70" in str(report)
+    with pytest.raises(ValueError, match=r"stages/v_new: shape .* wanted \[B,T,HV,V\]"):
+        kda_check.check(answer.tensors["o"], **words, stages={"v_new": wrong[:, :5]})
+    with pytest.raises(ValueError, match="no place in an answer for stages/L"):
+        kda_check.check(answer.tensors["o"], **words, stages={"L": wrong})
 
 
 def test_an_answer_with_a_name_is_identified_and_compared():
