@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import signatures as signatures
+    from . import strategies as strategies
     from ._public import *  # noqa: F403
     from ._public import __all__ as __all__
 else:
@@ -12,6 +13,8 @@ else:
         if not name.startswith("_") or name == "__all__":
             from importlib import import_module
 
+            if name == "strategies":  # which alone needs Hypothesis
+                return import_module("kda_check.strategies")
             public = import_module("kda_check._public")
             globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
             if name in globals():

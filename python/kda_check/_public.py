@@ -13,9 +13,10 @@ from .checking import assert_accurate, check, judge
 from .fixture import Answer, Fixture, save
 from .recorder import Call, Log, kernel, recording
 from .report import Explanation, Report, TensorReport
+from .searching import Search, search
 from .signatures import Signature, Unsupported
 from .verifying import regime, suite, verify
 
 __all__ = ["Answer", "Call", "EnvironmentProblem", "Explanation", "Fixture", "InputError", "KdaCheckError", "Log", "ProgramDied",
-           "ProgramMissing", "ProgramTimeout", "Report", "Signature", "TensorReport", "Unsupported", "UsageError",
-           "assert_accurate", "check", "judge", "kernel", "recording", "regime", "save", "suite", "verify"]  # fmt: skip
+           "ProgramMissing", "ProgramTimeout", "Report", "Search", "Signature", "TensorReport", "Unsupported", "UsageError",
+           "assert_accurate", "check", "judge", "kernel", "recording", "regime", "save", "search", "suite", "verify"]  # fmt: skip

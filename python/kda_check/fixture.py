@@ -50,7 +50,7 @@ class Answer:
     stages: dict[str, Stored] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(repr=False)
 class Fixture:
     """A problem and what was answered to it.
 
@@ -70,6 +70,15 @@ class Fixture:
     name: str = "problem"
     description: str = ""
     provenance: dict[str, Value] = field(default_factory=dict)
+    made_by: str = field(default="", compare=False)  # the call that makes it again, where it is known
+
+    def __repr__(self) -> str:
+        shapes = " ".join(f"{name}{list(x.shape)}" for name, x in self.inputs.items())
+        return self.made_by or f"<kda_check.Fixture {self.name}: {shapes}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """For IPython and Hypothesis, which print every field of a dataclass without."""
+        printer.text(repr(self))
 
     @classmethod
     def of(

@@ -36,18 +36,48 @@ CANNOT = 77  # the exit status that says: this problem is not for me
 ITS_OWN = ("--variant", "--recorded", "--external", "--external-name", "--external-timeout", "--tensor", "--against")
 
 
-def regime(name: str, **parameters: Any) -> Fixture:
+def regime(name: str, *, lengths: Sequence[int] | None = None, **parameters: Any) -> Fixture:
     """A problem of that name (`kda-check list regimes`), with its parameters: B, T, H, K, V, seed, dtype, rho ...
+
+    lengths: its tokens as packed sequences of these lengths, which give T; a state of it is that of every sequence, times
+    1, -1/2, 1/4, -1, 1/2 ... Raises ValueError where it has several batch rows, is packed, or a call on a pool.
 
     >>> regime("corr_keys", T=64, rho=0.99, dtype="bf16").inputs["q"].dtype
     'bfloat16'
+    >>> regime("control", lengths=(3, 0, 2), K=4, V=4).inputs["cu_seqlens"].numpy().tolist()
+    [0, 3, 3, 5]
     """
+    if lengths is not None:
+        lengths = tuple(int(length) for length in lengths)
+        parameters = {"T": sum(lengths), **parameters}
     words = ",".join(f"{key}={value}" for key, value in parameters.items())
     target = f"{name}{',' if ':' in name else ':'}{words}" if words else name
     with _scratch.folder() as folder:
         path = os.path.join(folder, "problem.h5")
         _program.run(["make", target, "--compression", "0", "-o", path, "--quiet"])
-        return Fixture.read(path)  # its elements stay readable when the file is gone
+        made = Fixture.read(path)  # its elements stay readable when the file is gone
+    if lengths is not None:
+        made = _packed(made, lengths)
+    said = {**({"lengths": lengths} if lengths is not None else {}), **parameters}
+    said.pop("T" if lengths is not None else "", None)
+    made.made_by = f"kda_check.regime({', '.join([repr(name), *(f'{key}={value!r}' for key, value in said.items())])})"
+    return made
+
+
+def _packed(made: Fixture, lengths: Sequence[int]) -> Fixture:
+    tokens = made.inputs["q"].shape[:2]
+    if tokens[0] != 1 or "cu_seqlens" in made.inputs or "state_pool" in made.inputs:
+        raise ValueError(f"lengths of {made.name}, which has batch rows, is packed, or a call on a pool; wanted one sequence")
+    least = min(lengths, default=0)
+    if sum(lengths) != tokens[1] or least < 0:
+        raise ValueError(f"lengths: {sum(lengths)} tokens in all, {least} at least; wanted {tokens[1]}, none below 0")
+    factors = np.array([(-1.0) ** n * 2.0 ** -(n % 3) for n in range(len(lengths))]).reshape(-1, 1, 1, 1)
+    for key in ("initial_state", "dht"):
+        if key in made.inputs:
+            made.inputs[key] = _in(made.inputs[key].dtype, made.inputs[key].numpy().astype(np.float64) * factors)
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    made.inputs["cu_seqlens"] = Stored(ends, "int64")
+    return made
 
 
 def suite(name: str) -> list[str]:
