@@ -19,7 +19,7 @@ namespace {
 constexpr Command table[] = {
     {"run", "Judge", "run variants, compare them and recorded outputs with the truth, judge", run_main},
     {"diff", "Judge", "compare the tensors of two files, or of two recorded outputs", diff_main},
-    {"explain", "Judge", "why: which computation gives an output, what it costs, what is wrong with it",
+    {"explain", "Judge", "which computation gives an output, what each setting costs, what is wrong",
      explain_main},
     {"merge", "In CI", "join the reports of the shards of one run", merge_main},
     {"selftest", "In CI", "prove that wrong kernels are caught and healthy ones pass", selftest_main},

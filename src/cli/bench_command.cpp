@@ -17,20 +17,20 @@ namespace {
 
 constexpr char bench_footer[] =
     R"(us is microseconds of wall time per token and head. Gflop/s counts the 7 K V flops of the recurrence (a product, three
-multiply-adds per state element) and 20 K V backwards (replayed: two and nine), whatever the variant really does; of peak
-divides by the fused multiply-adds this machine did before or after the same repeat, whichever is faster; x recurrent is
-the time over that of recurrent, forwards.
+multiply-adds per state element) and 20 K V backwards (replayed: two and nine), whatever the variant really does. "of peak"
+divides by the fused multiply-adds that this machine did before or after the same repeat, whichever is faster. "x recurrent"
+is the time over that of recurrent, forwards.
 
 GPU variants are timed by the clock of the device, kernels alone: ms of one run (median), how far the fastest and the
 slowest are apart, and the floor, the time it takes to read every input and write o and final_state once at the speed of
 a copy measured in the same run.
 
-Beside kernels of others every forward output is compared with the truth: error is rms(output - truth) / rms(truth). The
+With --against every forward output is compared with the truth: error is rms(output - truth) / rms(truth). The
 page (--report html=PATH) draws error over time. Their backward passes are timed alone, as ours are, without the forward
 pass before them.
 
-A step of decoding is timed as one of 20 on the same pool, in a captured graph (ms) and launched one by one; how far apart
-and x floor are of the graph.
+A step of decoding is timed as one of 20 on the same pool: in a captured graph (ms), and launch by launch. The spread and
+"x floor" are those of the graph.
 
 Examples:
   kda-check bench
@@ -79,7 +79,7 @@ int bench_main(const Words& words) {
   extent("--chunk-size", request.chunk_size, "Rows of a chunk");
   extent("--sequences", request.sequences, "Packed sequences of about equal length, with -B 1");
   extent("--decode", request.decode,
-         "A step of decoding in place of -B and -T: as many sequences of a token, their states in a pool");
+         "Time a step of decoding: N sequences of one token each, states in a pool (replaces -B and -T)");
   parser.flag("--layer", request.layer,
               "A layer's problem: norms, sigmoid and a gate above -5 are the kernel's, states are [V,K]");
   parser.group("Beside whom");
@@ -88,7 +88,7 @@ int bench_main(const Words& words) {
       "Kernels of others, run by python3 with the package kda_check: " + join(bench::rival_names()));
   parser.number(
       "--configs", 1, 1000, [&](std::size_t count) { request.configs = static_cast<int>(count); },
-      "Launch configurations that each of their kernels may try (default: all, which takes minutes)");
+      "Launch configurations that a kernel of --against may try (default: all, which takes minutes)");
   parser.group("How often");
   parser.number(
       "--repeats", 1, 1000, [&](std::size_t count) { request.repeats = static_cast<int>(count); },

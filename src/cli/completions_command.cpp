@@ -14,8 +14,8 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char completions_footer[] =
-    R"(Nothing of kda-check runs while one types: the names of variants, regimes, suites and the like are those of the program
-that wrote the script.
+    R"(The script does not run kda-check while you type: it has the names of variants, regimes, suites and the like of the
+program that wrote it.
 
 Examples:
   source <(kda-check completions bash)                              in this shell; in ~/.bashrc for all

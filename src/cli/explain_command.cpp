@@ -17,19 +17,19 @@ constexpr char explain_footer[] =
   shares    what each of its settings costs
   growth    how the error of every output goes along T, window by window, and where it crosses a limit first
   overflow  which formulations overflow on these inputs, where and by how much: exponents, inverses, stored states
-  faults    of an output that errs beyond its limits: which known fault explains that
+  faults    which known fault explains an output that errs beyond its limits
 
 Examples:
   kda-check explain mine.h5                             every recorded output, and its gradients
   kda-check explain mine.h5 --recorded mine --advise    one of them: which roundings to keep finer first
   kda-check explain mine.h5 --between mine,fla_chunk    what makes the difference of two
-  kda-check explain mine.h5 --between mine,chunk+fla    of one and a kernel that is known
+  kda-check explain mine.h5 --between mine,chunk+fla    the same, with a kernel that kda-check knows
   kda-check explain mine.h5 --only faults               it fails: what is wrong?
-  kda-check explain mine.h5 --only growth --tensor dq,dk     its gradients, from both ends
+  kda-check explain mine.h5 --only growth --tensor dq,dk     its gradients, counted from the first and from the last token
   kda-check explain mine.h5 --only overflow --arithmetic flash-kda --chunk-size 16
   kda-check explain captures/ --json                    every output of a folder
 
-Exit codes: 0 explained, or nothing to be explained; 1 some output computes unlike any known kernel, is not finite or errs
+Exit codes: 0 explained, or nothing to explain; 1 some output computes unlike any known kernel, is not finite or errs
 beyond its limits, or the formulation overflows; 2 usage; 3 a file is missing or malformed; 4 something could not run or be
 written; 70 a bug here.
 )";
@@ -93,10 +93,10 @@ int explain_main(const Words& words) {
   add_recorded(parser, selection, "Recorded outputs (default: all; none)");
   parser.names(
       "--between", "A,B", [&](Names ends) { request.between = std::move(ends); },
-      "The settings that make the difference of two: recorded outputs, variants, or variant+preset");
+      "Which settings make A differ from B: recorded outputs, variants, or variant+preset");
   parser.group("Of growth and overflow");
   add_variants(parser, selection,
-               "Variants beside the recorded outputs (default: all that can run; of overflow chunk; none)");
+               "Variants beside recorded outputs, or none (default: all that can run; for overflow: chunk)");
   add_dtypes(parser, selection);
   add_arithmetic(parser, request);
   add_chunk_size(parser, request);

@@ -12,8 +12,8 @@ namespace {
 
 constexpr char diff_footer[] =
     R"(BEFORE and AFTER are fixtures, FILE:GROUP for one recorded output, or two folders whose files have the same names. AFTER
-is judged, BEFORE is what it is compared with. Without limits every difference of a bit or of an element type fails; limits
-replace that.
+is judged, BEFORE is what it is compared with. Without limits any different bit or element type fails; if you give limits,
+they decide.
 
 Examples:
   kda-check diff before.h5 after.h5                            bit for bit
@@ -23,8 +23,8 @@ Examples:
 )";
 
 constexpr char merge_footer[] =
-    R"(The reports are those that the shards of one run wrote with --json (docs/ci.md). They are checked to be the whole
-exactly once; the exit code is that of the whole.
+    R"(The reports are those that the shards of one run wrote with --json (docs/ci.md). merge checks that every part of
+the run is there exactly once; its exit code is that of the whole run.
 
 Examples:
   kda-check merge part*.json                                     the text report of all of them
@@ -34,10 +34,10 @@ Exit codes: those of the run; 3 when the reports are not the shards of one run, 
 )";
 
 constexpr char selftest_footer[] =
-    R"(Wrong kernels (docs/developing.md) are judged as variants are: against the oracle and under the invariants. A line of @ci
-must catch each of them. On one problem each fault must be caught at twice the share that `power` says is seen there, and
-must pass at half of it. Every variant that runs here must pass @ci, on one thread and on two. With names only those wrong
-kernels are tried, and variants on the one problem.
+    R"(Wrong kernels (docs/developing.md) are judged as variants are: against the oracle and under the invariants. Each must
+fail a line of @ci. On one problem each fault must fail at twice the share that `power` says is seen there, and must pass at
+half that share. Every variant that runs here must pass @ci, on one thread and on two. If you give names, only those wrong
+kernels are tried, and the variants on that one problem.
 
 Exit codes: 0 all caught, nothing else failed; 1 one was missed, or a false alarm.
 )";
@@ -90,7 +90,7 @@ int selftest_main(const Words& words) {
   Names mutants;
   parser.positionals(mutants, "NAME...", "These wrong kernels alone (docs/developing.md)");
   parser.flag("--production", production,
-              "Instead: the faults of `power` on a problem of the shape of production, without @ci");
+              "Only try the faults of `power`, on a problem as large as in production, without @ci");
   add_output_options(parser, output);
   add_resources(parser, resources);
   if (!parser.parse(words)) return 0;

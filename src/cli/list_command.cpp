@@ -125,7 +125,7 @@ constexpr Row rows[] = {{"variants", variants}, {"metrics", metrics}, {"arithmet
 constexpr char list_footer[] = R"(Examples:
   kda-check list                   everything
   kda-check list regimes           problems that TARGET can name, with their parameters
-  kda-check list presets           kernels that --arithmetic can name, and how well it knows them
+  kda-check list presets           kernels whose arithmetic kda-check has, with evidence
   kda-check list devices           what this machine has; why a GPU cannot be used
   kda-check list devices --probe   which models of the GPU's arithmetic hold on it
 
@@ -148,8 +148,8 @@ int list_main(const Words& words) {
   bool probe = false;
   parser.flag(
       "--probe", probe,
-      "With devices: hold the models of docs/arithmetic.md to the GPU, its approximate functions on all "
-      "inputs, its tensor cores on 10^7 sums of each format");
+      "With devices: compare the GPU with the models of docs/arithmetic.md, its approximate functions on "
+      "all inputs, its tensor cores on 10^7 sums of each format");
   add_output_options(parser, output);
   if (!parser.parse(words)) return 0;
   for (const std::string& name : chosen)

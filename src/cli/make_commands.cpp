@@ -14,7 +14,7 @@ namespace {
 
 constexpr char make_footer[] =
     R"(A regime is NAME or NAME:key=value,key=value (kda-check list regimes). All take B, T, H, HV, K, V, C, seed and dtype
-(fp32); the same words give the same file. What each must show: docs/scenarios.md.
+(fp32); the same arguments give the same file. docs/scenarios.md says what each regime shows.
 
 Examples:
   kda-check make corr_keys -o corr.h5
@@ -24,8 +24,8 @@ Examples:
 )";
 
 constexpr char capture_footer[] =
-    R"(What VARIANT computes on a fixture or a regime becomes its group expected/<variant>@<device>: o, final_state and, of the
-chunk forms, all stages, in the precision they are computed in. Everything else in the file stays as it is; the file is
+    R"(capture stores what VARIANT computes on a fixture or a regime as the group expected/<variant>@<device>: o, final_state
+and, for chunk forms, all stages, in the precision they are computed in. Everything else in the file stays as it is; the file is
 replaced whole or not at all.
 
 Examples:
@@ -72,7 +72,7 @@ int make_main(const Words& words) {
   parser.number(
       "--compression", 0, 9, [&](std::size_t level) { compression = static_cast<int>(level); },
       "Level of deflate; 0 stores elements as they are (4)");
-  parser.flag("--replace", replace, "Also over a file that holds recorded outputs");
+  parser.flag("--replace", replace, "Overwrite FILE.h5 even if it holds recorded outputs");
   add_output_options(parser, output);
   add_resources(parser, resources);
   if (!parser.parse(words)) return 0;
@@ -115,7 +115,7 @@ int capture_main(const Words& words) {
                "Write the extended file there and leave TARGET as it is");
   parser.flag("--in-place", in_place, "Extend TARGET itself");
   parser.flag("--replace", request.replace,
-              "Write groups that exist anew, and over another file that holds recorded outputs");
+              "Overwrite groups that exist, and a file at -o that holds recorded outputs");
   parser.flag("--no-stages", no_stages, "Only o, final_state and, where there is a loss, gradients");
   add_output_options(parser, planned.output);
   add_resources(parser, planned.resources);

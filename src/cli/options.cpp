@@ -48,8 +48,8 @@ void add_resources(Parser& parser, ResourceOptions& options) {
         options.limits.memory_budget = *size;
         options.is_set = true;
       },
-      "Tensors and outputs take no more; what needs more is refused (default: half of what the process may "
-      "use)");
+      "Memory for tensors and outputs; a problem that needs more is refused (default: half of what the "
+      "process may use)");
 }
 
 void add_targets(Parser& parser, plan::Request& request, const char* text) {
@@ -109,13 +109,13 @@ void add_oracle_device(Parser& parser, plan::Request& request) {
                                 : device == "gpu" ? OracleDeviceChoice::gpu
                                                   : OracleDeviceChoice::automatic;
       },
-      "Where the oracle and its twins run; auto (default): on a GPU where it pays. The bits are the same");
+      "Where the oracle and twins run; auto (default): on a GPU if that is faster. No bit depends on it");
 }
 
 void add_selection(Parser& parser, plan::Request& request) {
   parser.group("What is selected");
-  add_variants(parser, request.selection, "Variants to run (default: all that can; none: nothing is run)");
-  add_recorded(parser, request.selection, "Recorded outputs of the files to judge (default: all; none)");
+  add_variants(parser, request.selection, "Variants to run, or none (default: all that can run here)");
+  add_recorded(parser, request.selection, "Recorded outputs of the files to judge, or none (default: all)");
   add_dtypes(parser, request.selection);
   add_tensors(parser, request.selection);
   add_passes(parser, request.selection);
@@ -163,9 +163,8 @@ void check_judging(const plan::Judging& judging) {
 void add_requirements(Parser& parser, plan::Request& request) {
   parser.names(
       "--require", "NAME,...", [&](Names names) { request.required = std::move(names); },
-      "Fail unless these ran and were judged: a variant, a recorded output, the external program, or gpu, "
-      "which\n"
-      "must be here before anything runs (exit code 4)");
+      "Fail unless these ran and were judged: a variant, a recorded output, the external program.\n"
+      "gpu: do not start without a GPU that works (exit code 4)");
 }
 
 }  // namespace kda_check::cli

@@ -7,14 +7,14 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char power_footer[] =
-    R"(A healthy kernel is emulated on the problem, and faults are put into its output: the least of each that its twins would
-see, beside the least that breaks a derived limit (docs/verdicts.md).
+    R"(power emulates a healthy kernel on the problem and puts faults into its output. For each fault it prints the least share
+that the twins see, and the least share that breaks a derived limit (docs/verdicts.md).
 
 Examples:
-  kda-check power layer.h5                                  what would be seen of faults in o, in its own precision
+  kda-check power layer.h5                                  how small a fault in o is seen, in the file's own precision
   kda-check power layer.h5 --class bf16,tf32,fp32           in several
   kda-check power control:T=512,H=4 --class bf16            a problem made here
-  kda-check power layer.h5 --tensor final_state --json      the places too
+  kda-check power layer.h5 --tensor final_state --json      of final_state; JSON has the places too
 
 Exit codes: 0 measured; 1 nothing can be said: no twins, or the healthy kernel is beyond them; 2 usage; 3 a file is
 missing or malformed; 4 the report could not be written; 70 a bug here.

@@ -9,9 +9,9 @@ namespace kda_check::cli {
 namespace {
 
 constexpr char run_footer[] =
-    R"(Targets are fixtures, folders of them, regimes (kda-check list regimes), or @suites (kda-check list suites). Of what a line
-of a suite names, only what you select here is left; a line that names none takes your selection. Other options given here
-replace those of a line, --limit metric by metric.
+    R"(Targets are fixtures, folders of them, regimes (kda-check list regimes), or @suites (kda-check list suites). Your
+selection narrows each line of a suite: what the line names and you do not select is left out; a line that names nothing
+takes your selection. Your other options replace those of the line, --limit metric by metric.
 
 Examples:
   kda-check run mine.h5                              your recorded output and every variant, against the truth
@@ -20,11 +20,11 @@ Examples:
   kda-check run fla.h5 --against fla_chunk           against one recorded output only
   kda-check run fla.h5 --against oracle,replay       GPU variants also bit for bit against their CPU replay
   kda-check run fla.h5 --limit scaled_ulp=8 --json   a limit of your own; JSON on standard output
-  kda-check run corr_keys:rho=0.99,T=512             a problem made here on which formulations fail
+  kda-check run corr_keys:rho=0.99,T=512             a problem that kda-check makes, hard for some kernels
   kda-check run fla.h5 --invariants                  also: does it repeat, split, look ahead ...?
   kda-check run fla.h5 --external './mine {in} {out}'     your kernel, run beside ours
   kda-check run @smoke                               what came with the program; @hazards: every regime
-  kda-check run @ci --dry-run                        what that would be
+  kda-check run @ci --dry-run                        what it would do, and how long it may take
   kda-check run @ci --shard 2/4 --json part2.json    one of four parts, for four machines; then kda-check merge
 
 Exit codes: 0 all passed; 1 something failed, was inconclusive or is missing; 2 usage; 3 a file is missing or
@@ -47,8 +47,8 @@ struct RunOptions {
           if (names == Names{"none"}) names.clear();
           request.selection.against = std::move(names);
         },
-        "all (default): the oracle and recorded outputs; oracle; names of recorded outputs; replay: GPU\n"
-        "variants against the same on the CPU, bit for bit; none");
+        "oracle, names of recorded outputs, all of these (the default: all), none, or replay: each GPU\n"
+        "variant, bit for bit, against its replay on the CPU");
     parser.choice(
         "--oracle", "KIND", {"dd", "fp64", "none"},
         [&](const std::string& kind) {
@@ -62,10 +62,10 @@ struct RunOptions {
     add_judging(parser, request.judging);
     parser.choice(
         "--test", "WHEN", {"on", "off"}, [&](const std::string& when) { request.test = when == "on"; },
-        "on (default): compare errors, region by region, also with those of correct kernels that are\n"
-        "emulated on the same problem (docs/verdicts.md); off: derived limits decide alone");
+        "on (default): also compare errors, region by region, with those of correct kernels that\n"
+        "kda-check emulates on the same problem (docs/verdicts.md); off: only derived limits decide");
     parser.figure("--floor", request.judging.floor,
-                  "INCONCLUSIVE where an error of this share would not be seen (default 0.05)");
+                  "Say INCONCLUSIVE where an error of this share would be missed (default 0.05)");
     parser.choice(
         "--undecided", "VERDICT", {"pass", "fail"},
         [&](const std::string& verdict) {
@@ -79,11 +79,11 @@ struct RunOptions {
     parser.flag(
         "--stages", request.stages,
         "Compare the intermediates of the chunk form, and those that a file holds, with the truth; name\n"
-        "the first that leaves it");
+        "the first one that is wrong");
     parser.optional_value(
         "--invariants", "[=NAME,...]", "all", true,
         [&](const std::string& given) { request.invariants = given == "all" ? Names{} : split_names(given); },
-        "Also try what must hold whatever the inputs: repeat, causality, split, batch, heads ...\n"
+        "Also test what must hold for any inputs: repeat, causality, split, batch, heads ...\n"
         "(docs/serving.md)");
     add_gate(parser);
     add_output_options(parser, planned.output);
@@ -91,10 +91,9 @@ struct RunOptions {
     parser.choice(
         "--segments", "WHO", {"mpi", "nccl"},
         [&](const std::string& who) { planned.shared_by = who == "mpi" ? SharedBy::mpi : SharedBy::nccl; },
-        "Compute forward passes in parts of every sequence, with the bits of --arithmetic segments=tree:P\n"
-        "(docs/serving.md). mpi: by the P processes of mpirun -n P (chunk); nccl: by the P GPUs of this "
-        "host\n"
-        "(gpu-chunk)");
+        "Cut every sequence into P parts for forward passes; the bits are those of --arithmetic\n"
+        "segments=tree:P (docs/serving.md). mpi: the P processes of mpirun -n P compute them (chunk);\n"
+        "nccl: the P GPUs of this host do (gpu-chunk)");
     parser.number(
         "--rank-timeout", 1, 86400, [&](std::size_t seconds) { planned.rank_timeout = seconds; },
         "A process of mpirun that is silent for so many seconds ends the run (default: 60)");
@@ -125,7 +124,7 @@ struct RunOptions {
                         fmt::format("a number is --rtol {} --atol X, or --limit rms_ratio={}", path, path));
           planned.request.tolerance = path;
         },
-        "Rules that replace derived limits, each with its reason; --limit replaces them\n"
+        "A file of rules that replace derived limits, each with its reason; --limit overrides rules\n"
         "(docs/verdicts.md; cases/tolerances.toml)");
     parser.value("--baseline", "FILE.tsv", planned.baseline,
                  "Fail what is worse than in this table of earlier results (docs/ci.md)");
@@ -137,10 +136,10 @@ struct RunOptions {
                         suggest(how, {"better", "worse"}));
           planned.update = how;
         },
-        "Write what got better and what is new into it; =worse: also what got worse");
+        "Write better and new results into the baseline; =worse: also worse ones");
     parser.value(
         "--shard", "I/N|auto", [&](const std::string& text) { planned.shard = plan::shard_named(text); },
-        "Run part I of N; auto: the part that Slurm, MPI, GitLab or GitHub give (docs/ci.md)");
+        "Run part I of N; auto: Slurm, MPI, GitLab or GitHub say which part (docs/ci.md)");
     add_dry_run(parser, planned);
   }
 

@@ -189,7 +189,7 @@ int show_main(const Words& words) {
   bool headers_only = false;
   OutputOptions output;
   ResourceOptions resources;
-  Parser parser("show", "What a fixture holds: shapes, options, ranges of values, whose outputs",
+  Parser parser("show", "What a fixture holds: shapes, options, ranges of values, recorded outputs",
                 show_footer);
   parser.positionals(targets, "FILE...", "Fixtures, folders of them");
   parser.group("What is selected");
