@@ -16,7 +16,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from typing import Any, TypeVar, overload
 
-from . import _program
+from . import _program, _who
 from ._files import Path, make_folder
 from ._kinds import flag, listed, number, whole
 from ._names import in_a_line, printable
@@ -32,7 +32,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 @dataclass
 class Call:
     """A call of a kernel: `fixture` until it is judged, then `report`; `error`: why there is none, or not of all
-    gradients. `place`: the layer or the test that made it. `path`: where its problem and answer were saved."""
+    gradients. `place`: the layer or the test that made it. `path`: where its problem and answer were saved. `backends`: whom
+    FLA handed it to, or steps of it. `swallowed`: keywords that the kernel does not name, and may not read."""
 
     kernel: str
     place: str
@@ -40,6 +41,8 @@ class Call:
     report: Report | None = None
     error: str = ""
     path: str = ""
+    backends: Sequence[str] = ()
+    swallowed: Sequence[str] = ()
 
     @property
     def failed(self) -> bool:
@@ -55,7 +58,10 @@ class Call:
         rows = self.report.tensors() if self.report is not None else []
         said = [f"{row.row['name']} {row.verdict.upper()} {row.reason}".strip() for row in rows]
         said += [] if self.report is None else self.report.errors
-        return printable(f"{self.place or '-'}: {self.kernel}: {'; '.join(filter(None, [*said, self.error])) or 'recorded'}")
+        by = f" by {', '.join(self.backends)}" if self.backends else ""
+        unread = f"not read: {', '.join(self.swallowed)}" if self.swallowed else ""
+        verdict = "; ".join(filter(None, [*said, self.error])) or "recorded"
+        return printable(f"{self.place or '-'}: {self.kernel}{by}: {'; '.join(filter(None, [verdict, unread]))}")
 
 
 def counted(verdicts: Sequence[str]) -> str:
@@ -68,12 +74,13 @@ def counted(verdicts: Sequence[str]) -> str:
 class Log:
     """What `recording` saw. `cost`: seconds it took; `skipped`: calls that a filter or a budget left out; `repeated`:
     calls that torch.utils.checkpoint began once more and ended, as soon as the backward pass of the first had what it
-    needs. Every call of a kernel is one of `calls`, `skipped` or `repeated`."""
+    needs. Every call of a kernel is one of `calls`, `skipped` or `repeated`. `versions`: of the packages that compute."""
 
     calls: list[Call] = field(default_factory=list)
     cost: float = 0.0
     skipped: int = 0
     repeated: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def failed(self) -> list[Call]:
@@ -98,7 +105,8 @@ class Log:
     def __str__(self) -> str:
         left_out = f"{self.skipped} skipped" + (f"; {self.repeated} repeated by a checkpoint" if self.repeated else "")
         head = f"{counted([call.verdict for call in self.calls])}; {left_out}; {self.cost:.2f} s"
-        return "\n".join([head, *map(str, self.calls)])
+        packages = " ".join(f"{name} {version}" for name, version in self.versions.items())
+        return "\n".join([head, *([packages] if packages else []), *map(str, self.calls)])
 
 
 class Recorder:
@@ -144,11 +152,17 @@ class Recorder:
                 if pending is not None:
                     args, kwargs = pending.with_aliases(kernel, args, kwargs)
             try:
-                returned = kernel(*args, **kwargs)
+                with _who.watching() as backends:
+                    returned = kernel(*args, **kwargs)
             except BaseException as error:
                 if call is not None:
                     self._note_end(call, error)
                 raise
+            if call is not None and call.fixture is not None:
+                call.backends, call.swallowed = backends, _who.swallowed(kernel, kwargs)
+                self.log.versions = _who.versions()
+                by = {"backends": ", ".join(backends)} if backends else {}
+                call.fixture.provenance = {**call.fixture.provenance, **self.log.versions, **by}
             if pending is not None:
                 with self.timed(), self.noting(pending.call):
                     pending.after(returned)

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _program, _scratch
+from . import _program, _scratch, _who
+from ._configurations import Configurations, table, tried
 from ._files import Path, make_folder, write_text
 from ._kinds import flag, listed
 from ._names import in_a_line
@@ -107,6 +108,7 @@ def verify(
     backward: bool = False,
     invariants: bool | Sequence[str] = False,
     checkpoints: int | None = None,
+    configs: Any = None,
     save: Path | None = None,
     options: Sequence[str] = ALONE,
     timeout: float | None = None,
@@ -114,17 +116,19 @@ def verify(
 ) -> Report:
     """Calls a kernel on a problem and judges what it answers.
 
-    problem: a Fixture, or its file; a regime ("corr_keys:rho=0.99") or a suite ("@smoke"), of which all are tried.
-    signature: its words; FLA's without (chunk_kda). An own one: `Signature`. compute: as `check` has it; without, that
-    of a signature that is given, else it follows from the element type of o. framework: "torch", "jax" or "numpy",
-    without the first of them that is imported. device: where torch and JAX put tensors. backward: gradients too, by
-    autograd or jax.vjp, for the loss of the problem or one that is drawn. invariants: the invariants of docs/serving.md,
-    all or those named, of gradients too where they are made. checkpoints: asks the kernel for the states inside sequences,
-    of every so many tokens, on the side that its signature says; FLA's are before every 64. save: a file to keep problem and
-    answer in; of a suite a folder for those that do not pass, for which the kernel is called once more. timeout: seconds of the
-    program, for the invariants as many again; a call of the kernel is not broken off. Exceptions of the kernel are passed on;
-    under a suite or an invariant they are a FAIL that quotes them. Raises Unsupported where it cannot take the problem, and
-    what `check` raises.
+    problem: a Fixture, or its file; a regime ("corr_keys:rho=0.99") or a suite ("@smoke"), of which all are tried. signature: its
+    words; FLA's without (chunk_kda). An own one: `Signature`. compute: as `check` has it; without, that of a signature that is
+    given, else it follows from the element type of o. framework: "torch", "jax" or "numpy", without the first of them that is
+    imported. device: where torch and JAX put tensors. backward: gradients too, by autograd or jax.vjp, for the loss of the
+    problem or one that is drawn. invariants: the invariants of docs/serving.md, all or those named, of gradients too where they
+    are made. checkpoints: asks the kernel for the states inside sequences, of every so many tokens, on the side that its
+    signature says; FLA's are before every 64. configs: "all", every configuration of every Triton autotuner below the call; or a
+    list of keyword arguments, each a way to call the kernel. The first is judged; each other one is called three times, and
+    judged where its bits are others (`report.configs`): one that fails, or has other bits at another call, fails the report.
+    save: a file to keep problem and answer in; of a suite a folder for those that do not pass, for which the kernel is called
+    once more. timeout: seconds of the program, for the invariants as many again; a call of the kernel is not broken off.
+    Exceptions of the kernel are passed on; under a suite or an invariant they are a FAIL that quotes them. Raises Unsupported
+    where it cannot take the problem, and what `check` raises.
     progress: as of `check`.
 
     A kernel that has always its own scale or layout of states, as it is fixed or has no word, takes others too: q is
@@ -145,8 +149,9 @@ def verify(
              "backward": backward, "checkpoints": checkpoints}  # fmt: skip
     again = _Again(kernel, problem if isinstance(problem, str) else "", words)
     if isinstance(problem, str) and problem.startswith("@"):
-        if checkpoints is not None:
-            raise ValueError("checkpoints of a suite; wanted a problem")
+        for word, x in (("checkpoints", checkpoints), ("configs", configs)):
+            if x is not None:
+                raise ValueError(f"{word} of a suite; wanted a problem")
         passes = [] if backward else ["--no-backward"]
         make_folder(save or ".")
         with _scratch.folder() as folder, shown(progress) as told:
@@ -164,7 +169,13 @@ def verify(
         inputs = {key: x for key, x in inputs.items() if key not in ("checkpoint_tokens", "checkpoint_sequence")}
     asked = Fixture(inputs, own_options, {}, problem.name, problem.description, problem.provenance)
     asked, notes = caller.suited(asked)
-    answer, _ = caller(asked)
+    ways = None if configs is None else Configurations(kernel, configs)
+    if ways is not None:
+        caller.kernel = ways.first
+    with ways.held() if ways is not None else contextlib.nullcontext(), _who.watching() as backends:
+        answer, _ = caller(asked)
+    notes += [f"{who}: answered by {', '.join(backends)}"] * bool(backends)
+    before = dict(answer)
     # The loss as the kernel had it: in the element type of its outputs.
     asked.inputs.update({key: stored(answer.pop(key), key) for key in LOSS.values() if key in answer})
     asked.add(who, answer)
@@ -173,13 +184,42 @@ def verify(
         saving = again.saving(who, here)
         report = judge(asked, save=save, instead=saving, options=options, timeout=timeout, progress=told or False)
         report.note([*caller.notes(who), *notes])
+        if ways is not None:
+            _each(caller, ways, who, asked, before, report, options)
+            caller.kernel = ways.first
         if not laws:
             return report
         again.problem = again.problem if save is None else os.fspath(save)
         with asked.in_memory() as (folder, path):
             arguments = [path, *ALONE, "--recorded", "none", "--against", "none", *laws]
             more = _asked(caller, who, folder, arguments, again.of_command, timeout, told)
-    return Report([*report.documents, *more.documents], f"{report.text}\n{more.text}", report.source)
+    whole = Report([*report.documents, *more.documents], f"{report.text}\n{more.text}", report.source)
+    whole.configs = report.configs
+    return whole
+
+
+def _each(
+    caller: _Caller, ways: Configurations, who: str, asked: Fixture, first: Words, report: Report, options: Sequence[str]
+) -> None:
+    """Tries the other configurations, and says in the report what came of them."""
+
+    def call(kernel: Callable[..., Any]) -> Words:
+        caller.kernel = kernel
+        with ways.held():
+            return caller(asked)[0]
+
+    def judged(answer: Words) -> tuple[str, str]:
+        given = {key: x for key, x in answer.items() if key not in LOSS.values()}
+        problem = Fixture(asked.inputs, asked.options, {}, asked.name)
+        problem.add(who, given)
+        found = judge(problem, options=options, progress=False)
+        wrong = [f"{row.row['name']} {row.verdict.upper()} {row.reason}" for row in found.tensors() if not row.passed]
+        return found.verdict, "; ".join([*wrong, *found.errors])
+
+    report.configs = tried(ways, call, first, judged)
+    report.text += "\n" + table(who, report.configs) + "\n"
+    wrong = [row for row in report.configs if row["verdict"] in ("fail", "inconclusive")]
+    report.fail(f"{who}: {row['config']}: {row['reason']}" for row in wrong)
 
 
 class _Again:
