@@ -95,11 +95,13 @@ def search(kernel: Callable[..., Any], *, seconds: float = 60, strategy: Any = N
     begun = time.monotonic()
     end = [begun + number(seconds, "seconds")]
     tried: dict[str, Tried] = {}
+    refused: list[str] = []
 
     def judged(problem: Fixture) -> Tried:
         try:
             report = verify(kernel, problem, backward=backward, progress=False, **words)
-        except Unsupported:
+        except Unsupported as error:
+            refused.append(str(error))
             hypothesis.reject()
         except Exception as error:  # of the kernel
             return Tried(problem, math.inf, f"it raised {in_a_line(error)}")
@@ -131,7 +133,7 @@ def search(kernel: Callable[..., Any], *, seconds: float = 60, strategy: Any = N
     except hypothesis.errors.Unsatisfiable:
         pass
     if not tried:
-        raise Unsupported("the kernel can take none of these problems")
+        raise Unsupported(f"the kernel can take none of these problems: {refused[-1] if refused else 'there is none'}")
     failed = sorted((each for each in tried.values() if each.reason), key=lambda each: each.size)
     passed = max((each for each in tried.values() if not each.reason), key=lambda each: each.share, default=None)
     took = time.monotonic() - begun
@@ -145,13 +147,13 @@ def search(kernel: Callable[..., Any], *, seconds: float = 60, strategy: Any = N
 
 
 def _share(report: Report) -> float:
-    """Of the limits of all tensors, the largest share that is used up; the twins' statistic is one."""
+    """Of the limits of all tensors, the largest share that is used up. More than all is of a limit that does not decide there."""
     shares = [0.0]
     for row in report.tensors():
         for metric, limit in row.limits.items():
             value = float(row.row["metrics"].get(metric, 0) or 0)
             shares.append(value / limit if 0 < limit < math.inf else 0.0)
-    return max(share for share in shares if share == share)
+    return max(share for share in shares if share <= 1)
 
 
 def _first(report: Report) -> str:
