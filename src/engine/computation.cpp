@@ -74,6 +74,7 @@ Computation identified_computation(const Answered& output, const kda::Problem& p
   }
   known.gives_most = found.gives_most;
   known.is_whole = least >= whole_from;
+  known.is_exact = known.is_whole && found.differing == 0;
   known.hypothesis = found.hypothesis;
   known.licensed = licensed();
   known.left = found.gives_most ? 0 : found.left;

@@ -17,7 +17,8 @@ struct Computation {
   std::optional<hypotheses::Hypothesis> licensed = {};
   /// Somebody else ran it: differences from what the hypothesis gives count, but for this share of the error.
   std::optional<double> left = {};
-  bool is_whole = false;  ///< it gives all of the output, faults included: no search finds a better one
+  bool is_whole = false;  ///< it gives all of the output, faults included
+  bool is_exact = false;  ///< ... to the bit, as far as it was looked at: no search finds a better one
   bool gives_most =
       false;  ///< ... to the bit: what it does not give is wrong; else another computation may give it
   bool looks_further = false;   ///< where nothing is known: what hardly anybody computes is a twin, too

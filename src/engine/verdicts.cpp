@@ -111,7 +111,7 @@ class Computations {
       Computation& computation = found_[key] = computation_of_variant(output, context_.problem());
       // What stands in the place of a variant, as in the selftest, is somebody else's.
       if (!kda::is_ours(*context_.plan().answers[index].variant))
-        computation.left = 0, computation.is_whole = true;
+        computation.left = 0, computation.is_whole = computation.is_exact = true;
       return computation;
     }
     return found_[key] = search(index, output, {});
@@ -326,7 +326,7 @@ class Round {
   /// Somebody's output that no known kernel gives as it is, and that twins or single elements speak against.
   bool is_worth_a_search(std::size_t pairing) const {
     const Computation* const computation = pairings_[pairing].computation;
-    if (computation == nullptr || computation->is_whole ||
+    if (computation == nullptr || computation->is_exact ||
         pairings_[pairing].got->role == report::Role::variant)
       return false;
     bool is_beyond = false;

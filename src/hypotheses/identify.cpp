@@ -72,16 +72,15 @@ class Search {
         best.push_back(std::move(one));
       Scores::sort(best);
     }
-    if (has_enough && now.score < exact_from) {
-      Scored other = searched(best);
-      simplify(other);
-      if (!sure || scores_.given_by(other.hypothesis).tiles > scores_.given_by(sure->hypothesis).tiles)
-        now = std::move(other), sure.reset();
+    if (has_enough && !sure && now.score < exact_from) {
+      now = searched(best);
+      simplify(now);
     } else if (may_be_another) {
       double most = -2;
       for (const Scored& one : as_good_as_first(best))
         if (const double share = mean_of(by(one)); share > most) most = share, now = one;
     }
+    if (has_enough && now.score >= identified_from && now.score < exact_from) polish(now);
     if (!sure && settings_.licence && !is_allowed(now.hypothesis)) {
       Scored other = scores_.of(licensed(now.hypothesis, *settings_.licence, problem()));
       if (other.score >= now.score - as_good) {
@@ -287,6 +286,38 @@ class Search {
     }
     if (!simple.empty())
       now = *std::ranges::min_element(simple, {}, [](const Scored& one) { return one.hypothesis.changes; });
+  }
+
+  /// What a computation leaves of the squares of the error: it tells whether single elements are explained,
+  /// which scores hardly do.
+  double left_by(const Hypothesis& one) const {
+    const kda::Tensors predicted = scores_.prediction(one);
+    double left = 0;
+    for (const auto& [name, tensor] : cuts_.first.part.recorded) {
+      const double error = rms(difference(tensor, cuts_.first.truth.find(name)->second)),
+                   rest = rms(difference(tensor, predicted.at(name)));
+      if (error > 0) left += rest * rest / (error * error);
+    }
+    return left;
+  }
+
+  /// Single settings as long as one leaves half of what those before it leave.
+  void polish(Scored& now) {
+    double left = left_by(now.hypothesis);
+    const Hypothesis first = now.hypothesis;
+    for (bool has_gained = true; has_gained;) {
+      has_gained = false;
+      double least = left / 2;
+      Hypothesis best = now.hypothesis;
+      for (Hypothesis& one : moves(now.hypothesis, problem())) {
+        if (cost_of(one.options.arithmetic.reduction) > 1 || (settings_.licence && !is_allowed(one))) continue;
+        if (const double with = left_by(one); with < least)
+          least = with, best = std::move(one), has_gained = true;
+      }
+      if (has_gained) now = scores_.of(std::move(best)), left = least;
+    }
+    if (identity(first, problem()) != identity(now.hypothesis, problem()))
+      now.hypothesis = described(std::move(now.hypothesis));
   }
 
   std::vector<std::string> ties(const Scored& now) {
