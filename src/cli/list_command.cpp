@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "base/names.hpp"
 #include "cli/command.hpp"
+#include "hypotheses/naming/faulty_output.hpp"
 #include "judge/measures/metrics.hpp"
 #include "kda/arithmetic/presets.hpp"
 #include "kda/gpu/device.hpp"
@@ -76,6 +77,16 @@ void regimes(Section& section) {
 
 void reports(Section& section) { add_rows(section, report::writers()); }
 
+/// Hundreds: by name alone.
+void faults(Section& section) {
+  section.key = "known_faults";
+  section.columns = {{"name", {}, Show::code}, {"summary", "as if"}};
+  for (const auto& row : hypotheses::faults()) section.add({std::string(row.name), std::string(row.meaning)});
+  for (const auto& row : hypotheses::gradient_faults()) section.add({row.name, row.meaning});
+  for (const auto& row : hypotheses::pool_faults())
+    section.add({std::string(row.name), std::string(row.what)});
+}
+
 void suites(Section& section) {
   section.columns = {{"name", {}, Show::code}};
   for (const std::string& name : plan::suite_names()) section.add({"@" + name});
@@ -120,12 +131,13 @@ struct Row {
 };
 constexpr Row rows[] = {{"variants", variants}, {"metrics", metrics}, {"arithmetic", arithmetic},
                         {"presets", presets},   {"regimes", regimes}, {"reports", reports},
-                        {"suites", suites},     {"devices", devices}};
+                        {"suites", suites},     {"devices", devices}, {"faults", faults}};
 
 constexpr char list_footer[] = R"(Examples:
-  kda-check list                   everything
+  kda-check list                   everything but faults
   kda-check list regimes           problems that TARGET can name, with their parameters
   kda-check list presets           kernels whose arithmetic kda-check has, with evidence
+  kda-check list faults            what fault=NAME of a regime can be (docs/incidents.md)
   kda-check list devices           what this machine has; why a GPU cannot be used
   kda-check list devices --probe   which models of the GPU's arithmetic hold on it
 
@@ -156,7 +168,8 @@ int list_main(const Words& words) {
     if (const Names known = list_sections(); std::find(known.begin(), known.end(), name) == known.end())
       throw Error(ErrorKind::usage, fmt::format("list: nothing called '{}'", name), {}, suggest(name, known));
   const auto is_chosen = [&](std::string_view name) {
-    return chosen.empty() || std::find(chosen.begin(), chosen.end(), name) != chosen.end();
+    return (chosen.empty() && name != "faults") ||
+           std::find(chosen.begin(), chosen.end(), name) != chosen.end();
   };
   if (probe && !is_chosen("devices"))
     throw Error(ErrorKind::usage, "--probe is about devices", {}, "kda-check list devices --probe");

@@ -14,13 +14,15 @@ namespace {
 
 constexpr char make_footer[] =
     R"(A regime is NAME or NAME:key=value,key=value (kda-check list regimes). All take B, T, H, HV, K, V, C, seed and dtype
-(fp32); the same arguments give the same file. docs/scenarios.md says what each regime shows.
+(fp32); the same arguments give the same file. docs/scenarios.md says what each regime shows. fault=NAME,
+by=VARIANT+SETTING... and compute=PRECISION record the output of a kernel with that fault beside it (docs/incidents.md).
 
 Examples:
   kda-check make corr_keys -o corr.h5
   kda-check make corr_keys:rho=0.99,beta=0.5,T=512,dtype=bf16 -o corr.h5
   kda-check make k3_layer1:seed=2 -o k3.h5 && kda-check run k3.h5
   kda-check run k3_layer1:seed=2                    the same without a file
+  kda-check make control:T=64,fault=exp2 -o wrong.h5
 )";
 
 constexpr char capture_footer[] =
@@ -83,9 +85,9 @@ int make_main(const Words& words) {
     progress.show(text);
     OutputFile made(path, OutputKind::kept);
     const kda::Problem problem = plan::build_regime(regime, resources.limits);
-    fixture::WriteRequest file = engine::regime_file(regime, problem);
-    file.compression = compression;
-    fixture::write_fixture(made, file);
+    engine::RegimeFile file = engine::regime_file(regime, problem, resources.threads);
+    file.request.compression = compression;
+    fixture::write_fixture(made, file.request);
     report::Section section;
     section.key = "made";
     section.tabular = true;

@@ -36,6 +36,7 @@ struct RunOptions {
   Planned planned;
   bool has_external = false;
   plan::ExternalProgram external;
+  std::string incident;
 
   void add_to(Parser& parser) {
     plan::Request& request = planned.request;
@@ -85,6 +86,7 @@ struct RunOptions {
         [&](const std::string& given) { request.invariants = given == "all" ? Names{} : split_names(given); },
         "Also test what must hold for any inputs: repeat, causality, split, batch, heads ...\n"
         "(docs/serving.md)");
+    add_expectation(parser);
     add_gate(parser);
     add_output_options(parser, planned.output);
     add_resources(parser, planned.resources);
@@ -111,6 +113,24 @@ struct RunOptions {
         "--external-timeout", 1, 86400,
         [&](std::size_t seconds) { external.seconds = static_cast<int>(seconds); },
         "Seconds it may take for one problem (default: 600)");
+  }
+
+  void add_expectation(Parser& parser) {
+    parser.value(
+        "--expect", "VERDICT[:CAUSE]",
+        [&](const std::string& text) {
+          const std::size_t colon = std::min(text.find(':'), text.size());
+          for (const auto verdict :
+               {judge::Verdict::pass, judge::Verdict::fail, judge::Verdict::inconclusive})
+            if (judge::name_of(verdict) == text.substr(0, colon))
+              planned.request.expectation = {verdict, text.substr(std::min(colon + 1, text.size())), {}};
+          if (!planned.request.expectation)
+            throw Error(ErrorKind::usage, fmt::format("--expect {}", text), {}, "pass, fail, inconclusive");
+        },
+        "Pass where the verdict is this one and its reason has CAUSE, else fail (docs/incidents.md). No "
+        "variant\n"
+        "runs that is not named");
+    parser.value("--incident", "THREAD,...", incident, "Where that happened, for reports: sglang#30860");
   }
 
   void add_gate(Parser& parser) {
@@ -151,6 +171,12 @@ struct RunOptions {
              external.seconds != plan::ExternalProgram{}.seconds)
       throw Error(ErrorKind::usage, "--external-name and --external-timeout: of which program?", {},
                   "--external COMMAND");
+    if (auto& written = planned.request.expectation) {
+      written->incident = incident;
+      if (!planned.request.selection.variants) planned.request.selection.variants.emplace();
+    } else if (!incident.empty()) {
+      throw Error(ErrorKind::usage, "--incident: what is to come of it?", {}, "--expect fail:CAUSE");
+    }
     if (planned.rank_timeout && planned.shared_by != SharedBy::mpi)
       throw Error(ErrorKind::usage, "--rank-timeout: of which ranks?", {}, "--segments mpi");
   }

@@ -132,9 +132,9 @@ void capture_answers(Context& context, Findings& findings) {
     extension->commit(answers, request.replace);
   } else {
     const kda::RegimeRequest regime = kda::parse_regime(target.path);
-    fixture::WriteRequest file = regime_file(regime, problem);
-    file.expected = answers;
-    fixture::write_fixture(*made, file);
+    RegimeFile file = regime_file(regime, problem, context.resources().threads);
+    file.request.expected.insert(file.request.expected.end(), answers.begin(), answers.end());
+    fixture::write_fixture(*made, file.request);
   }
   report::Section section;
   section.key = "captured";

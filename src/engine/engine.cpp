@@ -116,9 +116,12 @@ void run_problem(const plan::Problem& plan, const Resources& resources, report::
     for (report::CaseResult& item : findings.cases)
       if (!ended && !is_concluded(item)) item.reason = failure;
   }
-  for (std::size_t i = 0; i < plan.cases.size(); ++i)
-    if (plan.cases[i].question == plan::Question::verdict && (!ended || is_concluded(findings.cases[i])))
-      part.cases.push_back(std::move(findings.cases[i]));
+  for (std::size_t i = 0; i < plan.cases.size(); ++i) {
+    report::CaseResult& found = findings.cases[i];
+    if (plan.cases[i].question != plan::Question::verdict || (ended && !is_concluded(found))) continue;
+    if (const auto& written = plan.cases[i].asked->expectation) hold_against(*written, found);
+    part.cases.push_back(std::move(found));
+  }
   std::ranges::move(findings.sections, std::back_inserter(part.sections));
   for (const std::vector<std::string>* const list : {&std::as_const(findings.notes), &plan.notes})
     for (const std::string& note : *list)

@@ -9,6 +9,7 @@
 
 #include "judge/measures/metrics.hpp"
 #include "judge/verdict.hpp"
+#include "report/rows.hpp"
 
 namespace kda_check::engine {
 
@@ -122,6 +123,20 @@ void conclude(report::CaseResult& result) {
       result.reason = tensor.name + ": " + tensor.reason;
       return;
     }
+}
+
+void hold_against(const plan::Expectation& written, report::CaseResult& result) {
+  const auto upper = [](judge::Verdict verdict) { return report::upper(judge::name_of(verdict)); };
+  const std::string found = upper(result.verdict) + (result.reason.empty() ? "" : " - " + result.reason),
+                    where = written.incident.empty() ? std::string() : written.incident + ": ";
+  const bool is_so =
+      result.verdict == written.verdict && result.reason.find(written.cause) != std::string::npos;
+  result.tensors.clear();
+  result.verdict = is_so ? judge::Verdict::pass : judge::Verdict::fail;
+  result.reason =
+      is_so ? where + found
+            : fmt::format("{}it is to be {}{}, and it is {}", where, upper(written.verdict),
+                          written.cause.empty() ? "" : fmt::format(" for '{}'", written.cause), found);
 }
 
 void leave_out_wrong_references(std::span<report::CaseResult> cases) {

@@ -44,6 +44,9 @@ judge::ComparisonOptions comparison_options(const plan::Judging& judging, int th
 /// The verdict and the reason of a case from those of its tensors.
 void conclude(report::CaseResult& result);
 
+/// A case passes where its verdict and its reason are as written; both become the reason.
+void hold_against(const plan::Expectation& written, report::CaseResult& result);
+
 /// Of the cases of one source: what is held against a recorded answer that itself fails against the oracle is
 /// not compared with it. Nothing is known by it of who answers, and one wrong answer is one failure.
 void leave_out_wrong_references(std::span<report::CaseResult> cases);

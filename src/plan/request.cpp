@@ -69,6 +69,7 @@ Request under(Request line, const Request& command) {
   replace(line.oracle, command.oracle);
   replace(line.oracle_device, command.oracle_device);
   replace(line.external, command.external);
+  replace(line.expectation, command.expectation);
   replace(line.invariants, command.invariants);
   replace(line.judging.atol, command.judging.atol);
   replace(line.judging.rtol, command.judging.rtol);

@@ -66,6 +66,13 @@ struct Judging {
   std::size_t worst_or_usual() const { return worst.value_or(5); }
 };
 
+/// What the verdict on every answer of a line is to be, so that the line passes.
+struct Expectation {
+  judge::Verdict verdict = judge::Verdict::fail;
+  std::string cause;     ///< a part of its reason; may be empty
+  std::string incident;  ///< where it happened: "sglang#30860, sglang#31904"; may be empty
+};
+
 enum class OracleChoice : unsigned char { double_double, fp64, none };
 std::string_view name_of(OracleChoice choice);  ///< "double-double", "fp64", "none"
 /// nullopt for none.
@@ -87,8 +94,9 @@ struct Request {
   std::optional<OracleChoice> oracle;
   std::optional<OracleDeviceChoice> oracle_device;
   Judging judging;
-  std::string tolerance;  ///< path; empty: none
-  Names required;         ///< answers that must be among those that answered
+  std::optional<Expectation> expectation;  ///< judge
+  std::string tolerance;                   ///< path; empty: none
+  Names required;                          ///< answers that must be among those that answered
   std::optional<ExternalProgram> external;
   bool stages = false;                ///< judge: the intermediates of the chunk form too
   std::optional<bool> test;           ///< judge: compare errors with those of emulated kernels; usually so

@@ -39,6 +39,8 @@ Source Source::look(const Target& target, const fixture::ReadLimits& limits) {
     source.description_ = source.regime_->recipe->summary;
     source.outline_ = source.regime_->outline();
     source.bytes_ = source.regime_->bytes();
+    source.made_ = MadeOutput::of(*source.regime_, source.outline_);
+    if (source.made_) source.expected_.push_back(source.made_->group());
     return source;
   }
   const fixture::Header header = fixture::read_header(target.path, limits);
@@ -63,6 +65,7 @@ Source::Opened Source::open(const fixture::ReadLimits& limits) const {
   Opened opened;
   if (regime_) {
     opened.built_ = build_regime(*regime_, limits);
+    if (made_) opened.made_ = made_->computed(*opened.built_, limits.threads);
     return opened;
   }
   opened.file_.emplace(fixture::Fixture::open(target_.path, limits, identity_));

@@ -8,6 +8,7 @@
 
 #include "fixture/fixture.hpp"
 #include "kda/regimes/regimes.hpp"
+#include "plan/made_output.hpp"
 #include "plan/target.hpp"
 
 namespace kda_check::plan {
@@ -23,7 +24,7 @@ class Source {
   const std::string& description() const { return description_; }
   const kda::Outline& outline() const { return outline_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
-  /// Answers that came with it; none with a regime.
+  /// Answers that came with it; with a regime the one that its words ask for.
   const std::vector<fixture::ExpectedGroup>& expected() const { return expected_; }
   const fixture::ExpectedGroup* expected_named(std::string_view group) const;
   /// Of what a file holds (base/file_identity.hpp); 0 of a regime.
@@ -36,13 +37,16 @@ class Source {
    public:
     /// The problem, validated; to be asked for once.
     kda::Problem take_problem();
-    tensor::Tensor read(const fixture::DatasetInfo& info) const { return file_->read(info); }
+    tensor::Tensor read(const fixture::DatasetInfo& info) const {
+      return file_ ? file_->read(info) : made_.at(std::string(fixture::leaf(info.path))).clone();
+    }
     const FileIdentity& identity() const { return file_->identity(); }  ///< of a file, not of a regime
 
    private:
     friend class Source;
     std::optional<fixture::Fixture> file_;
     std::optional<kda::Problem> built_;
+    kda::Tensors made_;
   };
   /// Throws Error{input} for a file that is not what it was, or a regime beyond the memory budget.
   Opened open(const fixture::ReadLimits& limits) const;
@@ -54,6 +58,7 @@ class Source {
   std::vector<std::string> warnings_;
   std::vector<fixture::ExpectedGroup> expected_;
   std::optional<kda::RegimeRequest> regime_;
+  std::optional<MadeOutput> made_;
   std::optional<FileIdentity> identity_;  ///< of a file
   std::uint64_t fingerprint_ = 0;         ///< of a file
   std::size_t bytes_ = 0;

@@ -95,7 +95,7 @@ void print_against(std::string& out, const Cases& cases, const std::string& head
   std::string details, beside;
   for (const CaseResult* const item : cases) {
     const auto add_beside = [&](const TensorResult* tensor, Verdict verdict, const std::string& reason) {
-      if (options.detail != Detail::quiet || verdict != Verdict::skipped)
+      if (options.detail != Detail::quiet || is_bad(verdict))
         append(beside, "  {} {}: {}\n", upper(judge::name_of(verdict)),
                Row{item, tensor, verdict, {}, {}}.name(), reason);
     };

@@ -10,9 +10,7 @@
 
 #include "engine/power/power.hpp"
 #include "explain/invariants/rearrangement.hpp"
-#include "hypotheses/naming/faults.hpp"
-#include "hypotheses/naming/pool_faults.hpp"
-#include "hypotheses/naming/reference_backward.hpp"
+#include "hypotheses/naming/faulty_output.hpp"
 #include "kda/bounds/log_decays.hpp"
 #include "kda/regimes/regimes.hpp"
 #include "plan/selection.hpp"
@@ -168,34 +166,10 @@ const std::vector<Other>& others() {
 
 // ---- the known faults
 
-/// A token of the longest sequence that is not its first, nor at the edge of a chunk.
-std::size_t middle_token(const Problem& problem) {
-  const std::vector<kda::Sequence> sequences = problem.sequences();
-  const kda::Sequence& longest = *std::ranges::max_element(sequences, {}, &kda::Sequence::length);
-  const auto middle = static_cast<std::size_t>(0.53 * static_cast<double>(longest.length()));
-  return longest.begin + std::min(middle, std::max<std::size_t>(2, longest.length()) - 2);
-}
-
-/// healthy + (wrong - right), rounded once to its element type: its own rounding errors are all there.
-Tensor with_difference(const Tensor& healthy, const Tensor& wrong, const Tensor& right, DType dtype) {
-  Tensor tensor(healthy.name(), dtype, healthy.shape());
-  for (std::size_t i = 0; i < tensor.size(); ++i) {
-    const double difference = wrong.value(i) == right.value(i) ? 0 : wrong.value(i) - right.value(i);
-    tensor.set(i, healthy.value(i) + difference);
-  }
-  return tensor;
-}
-
 Answer with_fault(const hypotheses::Fault& fault, const Problem& problem, const RunOptions& options) {
   if (!fault.applies(problem)) return healthy(problem, options);
-  hypotheses::Interpretation reading(problem);
-  fault.apply(reading, hypotheses::place_of(fault, middle_token(problem), options.chunk_size));
-  const Answer wrong = hypotheses::answer_of(problem, reading);
-  const Answer right = kda::answer_in_fp64(problem, options.threads);
-  const kda::Tensors exact = engine::unrounded(problem, kda::variant_named(form_in(options.dtype)), options);
-  return {with_difference(exact.at("o"), wrong.o, right.o, options.dtype),
-          with_difference(exact.at("final_state"), wrong.final_state, right.final_state,
-                          kda::state_dtype(options.dtype))};
+  return hypotheses::misreading_answer(problem, hypotheses::misread(problem, fault, {}, options.chunk_size),
+                                       kda::variant_named(form_in(options.dtype)), options);
 }
 
 std::vector<Subject> forward_mutants() {

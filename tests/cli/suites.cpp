@@ -74,6 +74,48 @@ TEST_CASE("no report goes over a suite, a file of rules or a baseline that is re
   }
 }
 
+TEST_CASE("a line passes where its verdict and its cause are as written, and fails with both else",
+          "[cli][suite]") {
+  const std::string wrong = "control:T=16,H=1,K=8,V=8,fault=exp2",
+                    healthy = "control:T=16,H=1,K=8,V=8,by=recurrent";
+  const Suite right(wrong + " --expect fail:exp2 --incident sglang#30860\n" + healthy + " --expect pass\n");
+  const Output output = program("run " + right.target);
+  INFO(output.out + output.err);
+  CHECK(output.code == 0);
+  CHECK_THAT(output.out, ContainsSubstring(
+                             "PASS unknown fp32: sglang#30860: FAIL - o: bug: as if the decay is exp2(g)") &&
+                             ContainsSubstring("PASS unknown fp32: PASS\n"));
+  for (const auto& [line, sentence] :
+       {std::pair{wrong + " --expect fail:gate_late",
+                  "it is to be FAIL for 'gate_late', and it is FAIL - o: "},
+        {wrong + " --expect pass", "it is to be PASS, and it is FAIL - o: bug"},
+        {healthy + " --expect fail:exp2", "it is to be FAIL for 'exp2', and it is PASS"}}) {
+    const Output other = program("run " + line);
+    CHECK(other.code == 1);
+    CHECK_THAT(other.out, ContainsSubstring(std::string("FAIL unknown fp32: ") + sentence));
+  }
+}
+
+TEST_CASE("an output that a regime's words ask for is judged as one in a file", "[cli][suite]") {
+  const Folder folder;
+  const std::string regime = "serve:T=8,sequences=3,H=1,K=16,V=16,fault=last_row_not_stored",
+                    file = (folder / "a.h5").string();
+  REQUIRE(program("make " + regime + " -o " + file).code == 0);
+  for (const std::string& target : {regime, file}) {
+    const Output output = program("run " + target + " --variant none --json");
+    CHECK(output.code == 1);
+    const auto cases = nlohmann::json::parse(output.out)["cases"];
+    REQUIRE(cases.size() == 1);
+    CHECK(cases[0]["recorded"] == true);
+    CHECK_THAT(cases[0]["reason"].get<std::string>(), ContainsSubstring("(last_row_not_stored)"));
+  }
+  CHECK_THAT(program("run control:T=16,fault=exp3").err,
+             ContainsSubstring("no fault 'exp3'") && ContainsSubstring("kda-check list faults"));
+  CHECK_THAT(program("run control:T=16,fault=exp2:3").err, ContainsSubstring("is no place of it"));
+  CHECK_THAT(program("run control:T=16,fault=padding_in_slot_0").err,
+             ContainsSubstring("would change nothing of the problem"));
+}
+
 TEST_CASE("a file that is called as one of the program's own suites is not taken for it", "[cli][suite]") {
   const Folder folder;
   fs::create_directories(folder / "cases/fixtures");

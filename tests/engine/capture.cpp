@@ -218,7 +218,7 @@ TEST_CASE("a regime is captured into the file that make would write", "[engine][
   captured(request);
   const kda::RegimeRequest regime = kda::parse_regime(request.targets[0]);
   const kda::Problem problem = regime.build();
-  fixture::write_fixture(copy.beside("made.h5"), engine::regime_file(regime, problem));
+  fixture::write_fixture(copy.beside("made.h5"), engine::regime_file(regime, problem, 1).request);
   const report::Document same = diff(copy.beside("made.h5"), request.output);
   CHECK_FALSE(same.cases.empty());
   for (const report::CaseResult& item : same.cases)

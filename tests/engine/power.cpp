@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/computation.hpp"
+#include "hypotheses/naming/faulty_output.hpp"
 #include "kda/pool/pool.hpp"
 #include "plan/power_classes.hpp"
 #include "plan/reproduction.hpp"
@@ -178,7 +179,7 @@ TEST_CASE("the healthy kernel of a class is the first of its twins, and rounds w
     REQUIRE(kernel.twins.size() >= judge::fewest_twins + kernel.stable);
     CHECK(kernel.twins.front().options.arithmetic == kernel.options.arithmetic);
     const kda::Answer answer = test::run(problem, "chunk", kernel.options);
-    const kda::Tensors wide = engine::unrounded(problem, *kernel.variant, kernel.options);
+    const kda::Tensors wide = hypotheses::unrounded(problem, *kernel.variant, kernel.options);
     CHECK(wide.at("o").dtype() == DType::fp32);
     CHECK(test::differing_bits(wide.at("o").converted_to(kernel.options.dtype), answer.o) == 0);
     CHECK(test::differing_bits(wide.at("final_state"), answer.final_state) == 0);

@@ -1,7 +1,6 @@
 #include "hypotheses/naming/naming.hpp"
 
-#include "hypotheses/naming/moves.hpp"
-#include "hypotheses/naming/reference_backward.hpp"
+#include "hypotheses/naming/faulty_output.hpp"
 
 #include <array>
 #include <cmath>
@@ -749,6 +748,18 @@ Case case_for(const std::string& name) {
 }
 
 }  // namespace
+
+TEST_CASE("a fault of every table is found by its name", "[hypotheses][faults]") {
+  for (const hypotheses::Fault& row : hypotheses::faults())
+    CHECK(hypotheses::fault_named(std::string(row.name)).of_output->name == row.name);
+  for (const hypotheses::GradientFault& row : hypotheses::gradient_faults())
+    CHECK(hypotheses::fault_named(row.name).of_gradients == &row);
+  for (const hypotheses::PoolFault& row : hypotheses::pool_faults())
+    CHECK(hypotheses::fault_named(row.name).of_pool == &row);
+  CHECK(hypotheses::fault_named("inverse_doubling_32_in_bf16").of_matrix);
+  CHECK(hypotheses::fault_named("write_lost:7").at == 7);
+  CHECK(hypotheses::fault_named("gate_factor:0.5").at == 500'000'000);
+}
 
 TEST_CASE("the scalar kernel of these tests without a mistake is right", "[hypotheses][naming]") {
   for (const char* const name :

@@ -24,7 +24,7 @@ plan::Target target_of(const std::string& text) { return {text, text, plan::is_r
 void make(const std::string& text, const std::string& path) {
   const kda::RegimeRequest regime = kda::parse_regime(text);
   const kda::Problem problem = regime.build();
-  fixture::write_fixture(path, engine::regime_file(regime, problem));
+  fixture::write_fixture(path, engine::regime_file(regime, problem, 1).request);
 }
 
 /// The report on a target, under one name whatever the target was.

@@ -38,7 +38,7 @@ TEST_CASE("the lines of a suite keep their numbers, without comments and empty o
 
 TEST_CASE("a suite that came with the program is known by its name, another one by its file",
           "[plan][suites]") {
-  CHECK(plan::suite_names() == Names{"ci", "hazards", "smoke"});
+  CHECK(plan::suite_names() == Names{"ci", "hazards", "incidents", "smoke"});
   for (const std::string& name : plan::suite_names()) {
     const plan::Suite suite = plan::load_suite("@" + name);
     CHECK_FALSE(suite.lines.empty());

@@ -8,6 +8,7 @@
 #include "base/memory.hpp"
 #include "base/threads/parallel.hpp"
 #include "engine/twin_heads.hpp"
+#include "hypotheses/naming/faulty_output.hpp"
 #include "judge/verdict.hpp"
 #include "numeric/rounding.hpp"
 
@@ -52,21 +53,13 @@ HealthyKernel healthy_kernel(const kda::Problem& problem, const kda::Variant& va
   return {&variant, options, in_one_list(std::move(spread)), stable};
 }
 
-kda::Tensors unrounded(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options) {
-  kda::Arithmetic& arithmetic = options.arithmetic;
-  arithmetic.casts =
-      kda::cast_points(arithmetic, options.dtype, problem.beta_is_16_bit(), variant.axes.chunk);
-  arithmetic.storage = kda::Storage::named;
-  options.dtype = numeric::DType::fp32;
-  return kda::run_pass(kda::Pass::forward, variant, problem, options);
-}
-
 PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor, const HealthyKernel& kernel,
                            std::size_t memory_budget)
     : problem_(problem),
       kernel_((check_memory(problem, tensor, kernel, memory_budget), kernel)),
       tensor_(tensor),
-      healthy_(std::move(unrounded(problem, *kernel.variant, kernel.options).at(std::string(tensor)))),
+      healthy_(
+          std::move(hypotheses::unrounded(problem, *kernel.variant, kernel.options).at(std::string(tensor)))),
       storage_(kda::dtype_of(tensor, problem, kernel.options.dtype)),
       layout_(judge::row_layout(tensor, healthy_.shape(), problem,
                                 static_cast<std::size_t>(problem.options.chunk_size))),

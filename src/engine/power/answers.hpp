@@ -31,9 +31,6 @@ struct HealthyKernel {
 HealthyKernel healthy_kernel(const kda::Problem& problem, const kda::Variant& variant,
                              const kda::RunOptions& options);
 
-/// The answer of a kernel before it is stored in its element type.
-kda::Tensors unrounded(const kda::Problem& problem, const kda::Variant& variant, kda::RunOptions options);
-
 /// A healthy answer with a share of a fault; of none, itself.
 struct Trial {
   const Fault* fault;

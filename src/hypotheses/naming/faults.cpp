@@ -635,9 +635,10 @@ std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_ro
     case At::part:
       return token;
     case At::block:
-      return 0;
     case At::layout:
       return 0;
+    case At::head:
+      return 1;
     case At::row:
       return static_cast<std::size_t>(RowOf::first_chunk);
     case At::factor:

@@ -162,8 +162,12 @@ RegimeRequest parse_regime(std::string_view text) {
     const std::size_t begin = end + 1;
     end = text.find(',', begin);
     const std::string_view assignment = text.substr(begin, end - begin);
-    set(text, *recipe, request.settings, assignment);
     const std::string_view key = assignment.substr(0, assignment.find('='));
+    const bool is_of_output = key == "fault" || key == "by" || key == "compute";
+    if (is_of_output && assignment.size() > key.size() + 1)
+      request.output[std::string(key)] = assignment.substr(key.size() + 1);
+    else
+      set(text, *recipe, request.settings, assignment);
     if (std::find(given.begin(), given.end(), key) != given.end())
       refuse(text, fmt::format("{} is given twice", key));
     given.push_back(key);

@@ -7,6 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,6 +72,8 @@ struct RegimeRequest {
   std::string text;  ///< as typed
   const Recipe* recipe;
   Settings settings;
+  /// "fault", "by" and "compute", of an output that is made beside the problem (plan/made_output.hpp).
+  std::map<std::string, std::string, std::less<>> output = {};
 
   /// Validated. Throws Error{usage} for settings that contradict each other.
   Problem build() const;
