@@ -1,7 +1,9 @@
 """Calls behind rings of writes, beside an independent recurrence in numpy's long double."""
 
-import numpy as np
+import functools
+
 import kda_check
+import numpy as np
 import pytest
 from kda_check import signatures, verify
 from kda_check._tensors import stored
@@ -16,14 +18,16 @@ def sequence(state, rows, scale, query=None):
         state = np.exp(row["g"])[:, None] * state
         u = row["u"] if "u" in row else row["beta"] * (row["v"] - row["k"] @ state)
         state = state + np.outer(row["k"], u)
-        out.append(scale * (query[t] @ state) if query is not None else None)
+        out.append((scale * (query[t] @ state), u) if query is not None else None)
     return state, out
 
 
 def behind_rings(q, k, v, g, beta, scale, initial_state, state_indices, cu_seqlens, ring_k, ring_g, ring_length, ring_v=None,
-           ring_beta=None, ring_u=None, ring_base=None, ring_flush=None, ring_folds_call=False, has_initial_state=None):
+           ring_beta=None, ring_u=None, ring_base=None, ring_flush=None, ring_folds_call=False, has_initial_state=None,
+           share=1):
     """A kernel behind rings, in place."""
     o, (group, R) = np.zeros(v.shape, WIDE), (v.shape[2] // q.shape[2], ring_k.shape[1])
+    solved = np.zeros(v.shape[1:], WIDE)
     least = np.inf if ring_flush is None else ring_flush
     for n, slot in enumerate(state_indices):
         begin, end = cu_seqlens[n], cu_seqlens[n + 1]
@@ -46,13 +50,15 @@ def behind_rings(q, k, v, g, beta, scale, initial_state, state_indices, cu_seqle
             own = [{"k": wide["k"][0, t, h // group], **{key: wide[key][0, t, h] for key in ("v", "g", "beta")}}
                    for t in range(begin, end)]  # fmt: skip
             state, _ = sequence(before[h], ring, scale)
-            after, o[0, begin:end, h] = sequence(state, own, scale, wide["q"][0, begin:end, h // group])
+            after, out = sequence(state, own, scale, wide["q"][0, begin:end, h // group])
+            o[0, begin:end, h] = [row for row, _ in out]
+            solved[begin:end, h] = [u for _, u in out]
             if folds:
                 initial_state[slot, h] = after if ring_folds_call else state
         first = 0 if ring_base is None and folds else base + held
         for t in range(begin, end):
             if not (folds and ring_folds_call):
-                for ring, x in ((ring_k, k), (ring_v, v), (ring_g, g), (ring_beta, beta)):
+                for ring, x in ((ring_k, k), (ring_v, v), (ring_g, g), (ring_beta, beta), (ring_u, share * solved[None])):
                     if ring is not None:
                         ring[slot, (first + t - begin) % R] = x[0, t]
     return o.astype(v.dtype), initial_state
@@ -90,3 +96,15 @@ def test_calls_behind_rings_are_those_of_a_recurrence_in_long_double():
         assert report.passed, report.text
         worst = max(worst, *(report[name].rms_ratio for name in ("o", "final_state")))
     assert worst <= 1e-12, worst
+
+
+@pytest.mark.parametrize("call", ["serve:ring=8,solved=1,seed=2", "serve:ring=8,seed=2"])
+def test_a_kernel_behind_rings_obeys_their_invariants_and_what_it_writes_to_ring_u_is_seen_by_rollback(call):
+    laws = ["wrap", "rollback", "flush"]
+    report = verify(behind_rings, f"{call},K=8,V=8", framework="numpy", signature=MINE, invariants=laws)
+    assert report.passed, report.text
+    assert {f"invariant:{law}" for law in laws} <= {case["against"] for case in report.cases if case["verdict"] == "pass"}
+    kernel = functools.partial(behind_rings, share=0.5)
+    report = verify(kernel, f"{call},K=8,V=8", framework="numpy", signature=MINE, name="half", invariants=laws)
+    failed = {case["against"] for case in report.cases if case["verdict"] == "fail"}
+    assert failed == ({"invariant:rollback"} if "solved" in call else set()), report.text

@@ -183,6 +183,22 @@ void remember(const PoolCall& call, Tensor& pool) {
     if (p.is_stored()) remembered[p.to].assign(slot_of(pool, p.to), slot_of(pool, p.to) + bytes);
 }
 
+/// Of the call before, of a kernel whose cursor is not moved back.
+thread_local Pieces last_pieces;
+
+void replay_what_was_taken_back(const PoolCall&, Pieces& pieces) {
+  const Pieces now = pieces;
+  for (PoolPiece& piece : pieces)
+    for (const PoolPiece& last : last_pieces) {
+      std::vector<std::size_t> all = last.held;
+      all.insert(all.end(), last.written.begin(), last.written.end());
+      const bool is_part = piece.held.size() > last.held.size() && piece.held.size() < all.size();
+      if (is_part && std::equal(piece.held.begin(), piece.held.end(), all.begin()))
+        piece.held = std::move(all);
+    }
+  last_pieces = now;
+}
+
 std::vector<PoolFault> all_faults() {
   return {
       stores("pool_in_bf16", "every state is stored through bf16", any, through_bf16),
@@ -357,6 +373,11 @@ std::vector<PoolFault> all_faults() {
                 const std::vector<std::size_t> held = p.held;
                 if (is_folded(call, p)) p.held.insert(p.held.end(), held.begin(), held.end());
               }),
+      {.name = "ring_not_taken_back",
+       .what = "tokens that were not accepted are replayed",
+       .slots = [](const PoolCall& call, Pieces& pieces) { replay_what_was_taken_back(call, pieces); },
+       .needs = has_rings,
+       .is_candidate = false},
       {.name = "stale_start",
        .what = "a new request starts from what its slot held",
        .slots =
