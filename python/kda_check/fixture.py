@@ -20,19 +20,23 @@ from ._options import FLAGS, Value, of_problem
 from ._tensors import Stored, offsets, stored
 
 # Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of pools (Z, Y),
-# checkpoints (C), rows (X) and number (M) of chunks. S is K, V or V, K.
+# rows of rings (R), checkpoints (C), rows (X) and number (M) of chunks. S is K, V or V, K.
+RINGS = {"ring_k": "ZRHK", "ring_v": "ZRJV", "ring_u": "ZRJV", "ring_g": "ZRJK", "ring_beta": "ZRJ"}
 INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "erase": "BTJK", "write": "BTJV",
-          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "state_source": "YJS", "do": "BTJV",
-          "dht": "NJS"}  # fmt: skip
-OTHER_AXES = {"g": "BTJ", "beta": "BTJV"}  # one log decay for all K of a head; a beta for each column of V
+          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "state_source": "YJS", **RINGS,
+          "do": "BTJV", "dht": "NJS"}  # fmt: skip
+# One log decay for all K of a head; a beta for each column of V.
+OTHER_AXES = {"g": "BTJ", "beta": "BTJV", "ring_g": "ZRJ", "ring_beta": "ZRJV"}
 STRENGTHS = {"erase", "write"}  # in place of beta
+# Of how many axes.
 WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "output_indices": 2, "num_accepted_tokens": 1, "has_initial_state": 1,
-                 "checkpoint_tokens": 1, "checkpoint_sequence": 1}  # of how many axes  # fmt: skip
+                 "checkpoint_tokens": 1, "checkpoint_sequence": 1, "ring_length": 1, "ring_base": 1}  # fmt: skip
 LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
-OUTPUTS = {"o": "BTJV", "final_state": "NJS", "checkpoints": "CJS", "state_pool": "ZJS"}
-GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht", "state_pool", "state_source")}
+OUTPUTS = {"o": "BTJV", "final_state": "NJS", "checkpoints": "CJS", "state_pool": "ZJS", **RINGS}
+GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht") and axes[0] not in "ZY"}
 STATES = {name for name, axes in {**INPUTS, **OUTPUTS, **GRADIENTS}.items() if "S" in axes}
-NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots", "Y": "slots", "C": "checkpoints", "X": "chunk_size", "M": "chunks"}
+NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots", "Y": "slots", "C": "checkpoints", "R": "rows of a ring",
+         "X": "chunk_size", "M": "chunks"}  # fmt: skip
 # Of an answer, in chunks of options/chunk_size (docs/kda.md, "Stages").
 STAGES = {**dict.fromkeys(("Aqk", "Akk_inv", "dAqk", "dAkk"), "BTJX"), **dict.fromkeys(("h", "dh"), "BMJS"),
           **dict.fromkeys(("g_cumsum", "w", "qg", "kg", "dw"), "BTJK"),
@@ -92,6 +96,8 @@ class Fixture:
         padding_output: str | None = None,
         checkpoint_every: int | None = None,
         checkpoint_side: str | None = None,
+        ring_flush: int | None = None,
+        ring_folds_call: bool | None = None,
         chunk_size: int = 64,
         name: str = "problem",
         description: str = "",
@@ -107,6 +113,8 @@ class Fixture:
         Of a call on a pool of states, in place of initial_state: state_pool [slots,HV,K,V], state_indices [N] or [N,S],
         num_accepted_tokens [N], output_indices as state_indices, state_source as state_pool; padding_slots: "none",
         "negative", "nonpositive", "negative_tokens"; padding_output: "zero", "untouched", "unspecified" (docs/serving.md).
+        Where writes since these states are in rings: ring_k [slots,R,H,K], ring_g, and ring_v and ring_beta or ring_u;
+        ring_length [N], ring_base [N]; ring_flush: of how many rows on a ring is folded; ring_folds_call.
         has_initial_state [N]: false where a sequence starts from zero, whatever its state or slot holds.
         States inside sequences that are asked for: checkpoint_tokens [C], counted from the start of their sequences,
         checkpoint_sequence [C]; or checkpoint_every and checkpoint_side: "before" every block of so many tokens, or
@@ -115,9 +123,9 @@ class Fixture:
         and lower_bound say.
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
         expected: {who: {"o": ..., "final_state": ..., "checkpoints": ..., "dq": ..., "compute": "bf16"}}; checkpoints are
-        [C,HV,K,V], or FLA's h [B,NT,HV,K,V]; of a call on a pool state_pool. With "stages": {"Aqk": ..., "h": ...} what
-        the chunk form computed between (docs/kda.md has names and shapes), in chunks of chunk_size, and "g_cumsum_base"
-        "e" where g_cumsum is not in powers of two.
+        [C,HV,K,V], or FLA's h [B,NT,HV,K,V]; of a call on a pool state_pool, and rings as they are afterwards. With "stages":
+        {"Aqk": ..., "h": ...} what the chunk form computed between (docs/kda.md has names and shapes), in chunks of chunk_size,
+        and "g_cumsum_base" "e" where g_cumsum is not in powers of two.
 
         Raises TypeError for what is missing, no tensor, of another kind or without a place, ValueError for shapes,
         InputError for an option that the program would refuse; all by name.
@@ -144,7 +152,7 @@ class Fixture:
         gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if "A_log" in inputs else "none")
         said = {"gate": gate, "chunk_size": chunk_size, **flags, "lower_bound": lower_bound, "padding_slots": padding_slots,
                 "padding_output": padding_output, "checkpoint_every": checkpoint_every,
-                "checkpoint_side": checkpoint_side}  # fmt: skip
+                "checkpoint_side": checkpoint_side, "ring_flush": ring_flush, "ring_folds_call": ring_folds_call}  # fmt: skip
         options = of_problem({**said, "scale": scale}, "A_log" in inputs)
         about = {label(key, "what is in provenance"): x if isinstance(x, (int, float)) else str(x)
                  for key, x in mapping(provenance or {}, "provenance").items()}  # fmt: skip
@@ -188,7 +196,7 @@ class Fixture:
             wanted = "checkpoint_tokens, or checkpoint_every and checkpoint_side"
             raise ValueError(f"{who}: no place for checkpoints: nothing says of which tokens; wanted {wanted}")
         for key, tensor in tensors.items():
-            axes = self._axes(key[1:]) if key in GRADIENTS else kinds[key]
+            axes = self._axes(key[1:]) if key in GRADIENTS else self._axes(key) if key in RINGS else kinds[key]
             self._check(f"{who}: {key}", tensor, axes, extents)
         for key, tensor in stages.items():
             self._check(f"{who}: stages/{key}", tensor, STAGES[key], extents)
@@ -226,6 +234,8 @@ class Fixture:
         lengths = [extents.get("T", 0)] * extents["N"] if ends is None else np.diff(ends).tolist()
         extents["X"] = int(self.options.get("chunk_size", 64))
         extents["M"] = sum(-(-length // extents["X"]) for length in (lengths[:1] if ends is None else lengths))
+        if "ring_k" in self.inputs:
+            extents["R"] = (*self.inputs["ring_k"].shape, 0, 0)[1]
         if "checkpoint_tokens" in self.inputs:
             extents["C"] = self.inputs["checkpoint_tokens"].shape[0]
         elif "checkpoint_every" in self.options:

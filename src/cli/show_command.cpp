@@ -135,12 +135,13 @@ struct Showing {
     if (file.header().slots) {
       const kda::SlotTable& table = *file.header().slots;
       lines.push_back(fmt::format(
-          "a call on a pool of {} slots, {}{}{}{}{}; padding: {}", file.input("state_pool")->shape[0],
+          "a call on a pool of {} slots, {}{}{}{}{}{}; padding: {}", file.input("state_pool")->shape[0],
           table.columns == 0 ? "one for each sequence" : fmt::format("{} for each sequence", table.columns),
           table.accepted.empty() ? "" : ", by num_accepted_tokens",
           table.has_state.empty() ? "" : ", by has_initial_state",
           table.outputs.empty() ? "" : ", stored by output_indices",
           file.input("state_source") == nullptr ? "" : ", read from state_source",
+          table.ring.rows == 0 ? "" : fmt::format(", behind rings of {} rows", table.ring.rows),
           kda::name_of(table.padding)));
       return lines;
     }

@@ -195,6 +195,10 @@ Answered Context::recorded(const plan::Answer& who, kda::Pass pass) const {
   for (const std::string& name : here)
     if (const fixture::DatasetInfo* const info = group.tensor(name))
       answered.tensors.emplace(fixture::leaf(info->path), source_.read(*info));
+  if (problem_.pool)
+    for (const auto& [name, ring] : problem_.pool->ring)
+      if (const fixture::DatasetInfo* const info = group.tensor(name))
+        answered.tensors.emplace(name, source_.read(*info));
   if (problem_.pool) answered.tensors = of_ordinary_form(problem_, std::move(answered.tensors));
   return answered;
 }

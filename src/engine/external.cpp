@@ -38,8 +38,18 @@ const kda::Problem& asked_as(const kda::Problem& problem) {
 
 /// By their names in that form.
 std::vector<std::string> names_of(const kda::Problem& problem, kda::Pass pass) {
-  if (problem.pool && pass == kda::Pass::forward) return {"o", "state_pool"};
+  if (problem.pool && pass == kda::Pass::forward) {
+    std::vector<std::string> names{"o", "state_pool"};
+    for (const auto& [name, ring] : problem.pool->ring) names.push_back(name);
+    return names;
+  }
   return kda::tensors_of(pass, problem);
+}
+
+/// Pool or ring, which a kernel changes in place; null: neither.
+const Tensor* in_place(const kda::Problem& problem, const std::string& name) {
+  if (name == "state_pool") return &problem.pool->states;
+  return kda::is_ring(name) ? &problem.pool->ring.at(name) : nullptr;
 }
 
 Tensor filled(const std::string& name, Fill fill, const kda::Problem& problem) {
@@ -109,8 +119,8 @@ Answered read_answer(const std::string& path, const ExternalProgram& program, co
   for (const std::string& name : names_of(problem, pass)) {
     const fixture::DatasetInfo* const info = group.tensor(name);
     if (info == nullptr) continue;
-    const tensor::Shape wanted =
-        name == "state_pool" ? problem.pool->states.shape() : kda::shape_of(name, asked);
+    const Tensor* const before = in_place(problem, name);
+    const tensor::Shape wanted = before != nullptr ? before->shape() : kda::shape_of(name, asked);
     const tensor::Shape by_head{problem.dimensions().HV, problem.dimensions().decays()};  // as dt_bias may be
     if (info->shape != wanted && !(name == "ddt_bias" && info->shape == by_head))
       throw NoAnswer{Verdict::fail, fmt::format("its {} is {}; wanted {}", name,
@@ -140,9 +150,10 @@ Answered run(const ExternalProgram& program, const kda::Problem& problem, kda::P
              bool must_have_gradients) {
   const ScratchFile in(".h5"), out(".h5");
   std::vector<Tensor> outputs;
-  for (const std::string& name : names_of(problem, kda::Pass::forward))
-    outputs.push_back(name == "state_pool" ? problem.pool->states.clone()  // which is changed in place
-                                           : filled(name, fill, asked_as(problem)));
+  for (const std::string& name : names_of(problem, kda::Pass::forward)) {
+    const Tensor* const before = in_place(problem, name);
+    outputs.push_back(before != nullptr ? before->clone() : filled(name, fill, asked_as(problem)));
+  }
   if (pass == kda::Pass::backward)
     for (const std::string& name : kda::tensors_of(pass, problem))
       outputs.push_back(filled(name, fill, problem));

@@ -234,6 +234,11 @@ class Round {
         judge_slots_left_alone(*pool, findings_.cases[cases_[i]]);
         name_fault_of(i);
       }
+    if (context_.problem().pool)
+      for (std::size_t i = 0; i < pairings_.size(); ++i)
+        for (const auto& [name, ring] : context_.problem().pool->ring)
+          if (const Tensor* const after = pairings_[i].got->tensor(name))
+            judge_ring(*after, findings_.cases[cases_[i]]);
     for (std::size_t i = 0; i < pairings_.size(); ++i)
       if (const Tensor* const padding = pairings_[i].got->tensor("padding_output");
           padding != nullptr && plan::has(pairings_[i].tensors, "o"))
@@ -389,6 +394,34 @@ class Round {
     return fmt::format("sequence {} reads and ", reader->tokens.index);
   }
 
+  /// Of a ring as it is after a call: what is written there is a copy of the call's input, and what the next
+  /// call may read, or is nobody's, is what it was.
+  void judge_ring(const Tensor& after, report::CaseResult& result) const {
+    const kda::PoolCall& call = *context_.problem().pool;
+    const Tensor &before = call.ring.at(after.name()), expected = kda::ring_after(call, after);
+    report::TensorResult judgement =
+        judged_by_bits({after.name(), after.shape(), after.dtype(), false}, after, expected,
+                       comparison_options({}, context_.resources().threads, false), Sameness::data, true,
+                       "rings after a call");
+    const std::size_t rows = call.table.ring.rows, bytes = after.bytes() / (rows * call.slots());
+    const auto is_as = [&](const Tensor& other, const kda::RingRow& row) {
+      return std::memcmp(after.data() + row.number * bytes, other.data() + row.number * bytes, bytes) == 0;
+    };
+    const std::vector<kda::RingRow> judged = kda::ring_rows_after(call);
+    const auto wrong = std::ranges::find_if(judged, [&](const auto& row) { return !is_as(expected, row); });
+    if (judgement.verdict == judge::Verdict::fail && wrong != judged.end())
+      judgement.reason = fmt::format(
+          "slot {}'s ring row {}, {}{}; {}", wrong->number / rows, wrong->number % rows,
+          wrong->of == nullptr ? std::string("which is nobody's")
+          : wrong->token ? fmt::format("for token {} of sequence {}", *wrong->token, wrong->of->tokens.index)
+                         : fmt::format("which holds a token of sequence {}", wrong->of->tokens.index),
+          !wrong->token           ? ", was written"
+          : is_as(before, *wrong) ? ", was not written"
+                                  : ", is not a copy of the call's",
+          judgement.reason);
+    result.tensors.push_back(std::move(judgement));
+  }
+
   /// Of padding whose o must be zero.
   void judge_padding(const Tensor& padding, report::CaseResult& result) const {
     const kda::PoolCall& call = *context_.problem().pool;
@@ -432,12 +465,15 @@ class Round {
       first->reason += "; " + why;
   }
 
-  /// The first tensor that fails; the end where none does, or the output is ours, or compared with another.
+  /// The first tensor that fails, but for rings, which say it themselves; the end where none does, or the
+  /// output is ours, or compared with another.
   template <class Tensors>
   auto failed_of_somebody(std::size_t pairing, Tensors& tensors) const {
     const Pairing& of = pairings_[pairing];
     if (of.expected != nullptr || of.got->role == report::Role::variant) return tensors.end();
-    return std::ranges::find(tensors, judge::Verdict::fail, &report::TensorResult::verdict);
+    return std::ranges::find_if(tensors, [](const report::TensorResult& tensor) {
+      return tensor.verdict == judge::Verdict::fail && !kda::is_ring(tensor.name);
+    });
   }
 
   /// Of somebody's output that fails, where one explains it.

@@ -183,6 +183,13 @@ def asking(tokens=None, sequence=None, answer=None, **options):
     return change
 
 
+def ring(*gone, indices=(1,), answer=None, **changed):
+    """A call of one sequence behind rings of five rows."""
+    shapes = {"ring_k": (H, K), "ring_v": (HV, V), "ring_g": (HV, K), "ring_beta": (HV,)}
+    inputs = {**{key: values((4, 5, *shape)) for key, shape in shapes.items()}, "ring_length": np.array([2]), **changed}
+    return pool(np.array(indices), answer, **{key: data for key, data in inputs.items() if key not in gone})
+
+
 def pool(indices, answer=None, **more):
     """A call of one sequence on a pool of four slots."""
     def change(file):
@@ -190,7 +197,7 @@ def pool(indices, answer=None, **more):
         if indices is not None:
             file["inputs/state_indices"] = indices
         for key, data in more.items():
-            if key == "padding_slots":
+            if key in ("padding_slots", "ring_flush"):
                 file["options"].attrs[key] = data
             else:
                 file[f"inputs/{key}"] = data
@@ -297,7 +304,23 @@ def main():
     bad("checkpoint_answer_count", "expected/somebody/checkpoints is [1,1,4,5]; wanted 2 checkpoints", asking([1, 2], answer=1))
     bad("checkpoint_and_pool", "inputs/checkpoint_tokens is there beside inputs/state_pool", lambda f: (pool(np.array([1]))(f), asking([1])(f)))
 
-    bad("foreign_ring", "inputs/hist_len is a ring of writes behind a state, which the format has no place for", put("inputs/hist_len", np.array([3], np.int32)))
+    bad("ring_alone", "inputs/ring_k is there but inputs/state_pool is missing", put("inputs/ring_k", values((4, 5, H, K))))
+    bad("ring_length_alone", "inputs/ring_length is there but inputs/ring_k is missing", pool(np.array([1]), ring_length=np.array([2])))
+    bad("ring_length_missing", "inputs/ring_length is missing beside inputs/ring_k", ring("ring_length"))
+    bad("ring_gate_missing", "inputs/ring_g is missing beside inputs/ring_k", ring("ring_g"))
+    bad("ring_both", "inputs/ring_v is there beside inputs/ring_u; wanted either", ring(ring_u=values((4, 5, HV, V))))
+    bad("ring_slots", "inputs/ring_v is [3,5,1,5]; wanted 4 slots, as inputs/state_pool has, and 5 rows", ring(ring_v=values((3, 5, HV, V))))
+    bad("ring_rows", "inputs/ring_g is [4,6,1,4]; wanted 4 slots, as inputs/state_pool has, and 5 rows", ring(ring_g=values((4, 6, HV, K))))
+    bad("ring_length_beyond", "inputs/ring_length[0] is 6; wanted 0..5, as a ring has 5 rows", ring(ring_length=np.array([6])))
+    bad("ring_length_entries", "inputs/ring_length has 2 entries; wanted 1, one a sequence", ring(ring_length=np.array([1, 2])))
+    bad("ring_base_beyond", "inputs/ring_base[0] is 5; wanted 0..4", ring(ring_base=np.array([5])))
+    bad("ring_full", "sequence 0 has 3 tokens, and 3 of the 5 rows of its ring hold others", ring(ring_length=np.array([3])))
+    bad("ring_columns", "inputs/state_indices is [N,S] beside a ring; wanted [N]", ring(indices=np.array([[1, 2, 3]])))
+    bad("ring_outputs", "inputs/output_indices is there beside a ring", ring(output_indices=np.array([1])))
+    bad("ring_flush_negative", "options/ring_flush is -1; wanted at least 0", ring(ring_flush=-1))
+    bad("ring_answer_dtype", "expected/somebody/ring_k is in fp64 but inputs/ring_k is in fp32", ring(answer=("ring_k", values((4, 5, H, K)).astype(np.float64))))
+
+    bad("foreign_ring", "inputs/hist_len is a ring of writes by another name than ring_k, ring_v or ring_u, ring_g, ring_beta, ring_length, which the format has no place for", put("inputs/hist_len", np.array([3], np.int32)))
 
     bad("external_link", "a link into another file", external_link)
     bad("external_group", "a link into another file", external_group)

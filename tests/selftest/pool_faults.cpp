@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "kda/regimes/regimes.hpp"
 #include "support/catch.hpp"
 #include "support/pools.hpp"
 #include "support/running.hpp"
@@ -57,7 +58,8 @@ const std::map<std::string_view, std::string> laws_broken_by{
 
 /// "decode server ": what is broken of the oracle and the laws.
 std::string broken_by(const PoolFault& fault,
-                      const kda::Problem& problem = test::make_problem(test::three_rows())) {
+                      const kda::Problem& problem = test::make_problem(test::three_rows()),
+                      plan::Names laws = {}) {
   kda::Variant variant = kda::variant_named("recurrent");
   variant.run = [&fault](const kda::Problem& asked, const kda::RunOptions& options) {
     return hypotheses::with_pool_fault(fault, asked, options);
@@ -65,7 +67,7 @@ std::string broken_by(const PoolFault& fault,
   const TemporaryFixture file(problem, nullptr, "life");
   plan::Request request = test::request_for({file.path});
   request.registry = {&variant, 1};
-  request.invariants.emplace();
+  request.invariants = laws;
   std::set<std::string> names;
   for (const report::CaseResult& item : test::ran(request).cases)
     if (item.verdict != Verdict::pass && item.verdict != Verdict::skipped)
@@ -102,6 +104,31 @@ TEST_CASE("a step without drafts behind two accepted tokens is in drafts and ser
     CHECK(broken_by(*fault, test::make_pool_problem(spec, {slots, tokens, {1, 1, 1, 1}}, 20)) ==
           "drafts server ");
   }
+}
+
+TEST_CASE("kernels that are wrong in their rings break the laws of rings, and nothing else",
+          "[invariants][pool]") {
+  const auto call = [](const char* more, bool from_row_0) {
+    const std::string text = "serve:ring=5,sequences=6,padding=0,T=6,K=8,V=8,H=1,dtype=fp32";
+    const kda::Problem drawn = kda::parse_regime(text + more).build();
+    kda::PoolCall other{kda::clone(drawn.pool->problem), drawn.pool->states.clone(), drawn.pool->table};
+    other.ring = kda::clone(drawn.pool->ring);
+    if (from_row_0) other.table.ring.base.assign(6, 0);
+    return kda::ordinary_form(std::move(other));
+  };
+  const plan::Names laws{"wrap", "rollback", "flush"};
+  // No ring wraps, none is folded, and nothing is taken back: the oracle sees nothing.
+  const kda::Problem problem = call("", true);
+  const std::map<std::string_view, std::string> broken{{"ring_does_not_wrap", "wrap "},
+                                                       {"ring_from_row_0", "wrap "},
+                                                       {"ring_folded_twice", "flush "},
+                                                       {"ring_not_taken_back", "rollback "}};
+  for (const PoolFault& fault : hypotheses::pool_faults()) {
+    INFO(fault.what);
+    if (broken.contains(fault.name)) CHECK(broken_by(fault, problem, laws) == broken.at(fault.name));
+  }
+  for (const char* const more : {"", ",flush=2", ",flush=2,folds_call=1", ",solved=1"})
+    CHECK(broken_by({}, call(more, false), laws).empty());
 }
 
 TEST_CASE("a kernel that stores in the pool itself, and rightly, breaks no law", "[invariants][pool]") {

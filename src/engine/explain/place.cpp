@@ -454,7 +454,9 @@ std::string place_of_error(const kda::Problem& problem, const Answered& got,
     say(some_heads);
     const bool in_all = all_heads && all > 1 && found.heads().size() == all;
     const std::string in_heads = in_all ? " in all heads" : "";
-    say(tokens_text(found, in_heads, longest, std::max<std::size_t>(1, got.chunk_size)));
+    // Behind a ring a token has another number than in the call.
+    if (!problem.pool || problem.pool->ring.empty())
+      say(tokens_text(found, in_heads, longest, std::max<std::size_t>(1, got.chunk_size)));
   } else {
     say(some_heads);
     if (longest > 1 && found.rows().size() < longest)

@@ -321,7 +321,8 @@ bool Subject::adds_as_in_one_call(const Problem& problem, numeric::DType handed)
 std::span<const Invariant> invariants() {
   static const std::vector<Invariant> all = [] {
     std::vector<Invariant> list(std::begin(rows), std::end(rows));
-    list.insert(list.end(), laws_of_life().begin(), laws_of_life().end());
+    for (const auto more : {laws_of_life(), laws_of_rings()})
+      list.insert(list.end(), more.begin(), more.end());
     return list;
   }();
   return all;

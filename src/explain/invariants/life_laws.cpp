@@ -14,6 +14,8 @@ using kda::Tensors;
 using Sink = std::function<void(Trial)>;
 
 std::string forwards(const Problem& problem, kda::Pass pass) {
+  if (problem.pool && !problem.pool->ring.empty())
+    return "the call is one behind rings: wrap, rollback, flush";
   if (problem.pool && (!problem.pool->table.outputs.empty() || problem.pool->source))
     return "the call stores its states elsewhere than it reads them";
   return pass == kda::Pass::forward ? "" : "a state in a pool has no gradient";

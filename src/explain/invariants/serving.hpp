@@ -50,5 +50,7 @@ Served served(const kda::Problem& requests, const kda::Tensors& expected, const 
 
 /// The laws, rows of `run --invariants`.
 std::span<const Invariant> laws_of_life();
+/// Those of calls behind rings.
+std::span<const Invariant> laws_of_rings();
 
 }  // namespace kda_check::explain

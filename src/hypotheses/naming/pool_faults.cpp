@@ -62,6 +62,14 @@ bool is_no_draft(const PoolCall& call, const PoolPiece&) { return call.table.col
 bool any(const PoolCall&, const PoolPiece&) { return true; }
 bool has_outputs(const PoolCall& call) { return !call.table.outputs.empty(); }
 bool has_source(const PoolCall& call) { return call.source.has_value(); }
+bool has_rings(const PoolCall& call) { return !call.ring.empty(); }
+bool is_folded(const PoolCall& call, const PoolPiece& piece) {
+  const kda::RingTable& ring = call.table.ring;
+  return ring.rows > 0 && ring.folds(static_cast<std::size_t>(ring.length[piece.tokens.index]));
+}
+std::size_t first_row(const PoolCall& call, const PoolPiece& piece) {
+  return piece.from * call.table.ring.rows;
+}
 
 /// One state: `size` elements from `first` on.
 void zero(const PoolCall&, Tensor& states, std::size_t first, std::size_t size) {
@@ -127,6 +135,12 @@ PoolFault slots(const char* name, const char* what, Which which,
               if (which(call, piece)) change(call, piece);
           }};
 }
+/// What is replayed of rings.
+PoolFault replays(const char* name, const char* what, void (*change)(const PoolCall&, PoolPiece&)) {
+  PoolFault fault = slots(name, what, any, change);
+  fault.needs = has_rings;
+  return fault;
+}
 PoolFault behind(const char* name, const char* what, void (*change)(const PoolCall&, Tensor& pool)) {
   return {.name = name, .what = what, .behind = change};
 }
@@ -167,6 +181,22 @@ void remember(const PoolCall& call, Tensor& pool) {
   const std::size_t bytes = pool.bytes() / call.slots();
   for (const PoolPiece& p : call.pieces)
     if (p.is_stored()) remembered[p.to].assign(slot_of(pool, p.to), slot_of(pool, p.to) + bytes);
+}
+
+/// Of the call before, of a kernel whose cursor is not moved back.
+thread_local Pieces last_pieces;
+
+void replay_what_was_taken_back(const PoolCall&, Pieces& pieces) {
+  const Pieces now = pieces;
+  for (PoolPiece& piece : pieces)
+    for (const PoolPiece& last : last_pieces) {
+      std::vector<std::size_t> all = last.held;
+      all.insert(all.end(), last.written.begin(), last.written.end());
+      const bool is_part = piece.held.size() > last.held.size() && piece.held.size() < all.size();
+      if (is_part && std::equal(piece.held.begin(), piece.held.end(), all.begin()))
+        piece.held = std::move(all);
+    }
+  last_pieces = now;
 }
 
 std::vector<PoolFault> all_faults() {
@@ -311,6 +341,43 @@ std::vector<PoolFault> all_faults() {
                  states.set(p * size + i, call.states.value(pieces[p].from * size + i));
            },
        .needs = has_source},
+      replays("ring_not_replayed", "the tokens of a ring are not replayed",
+              [](const PoolCall&, PoolPiece& p) { p.held.clear(); }),
+      replays("ring_row_too_few", "the last token of a ring is not replayed",
+              [](const PoolCall&, PoolPiece& p) {
+                if (!p.held.empty()) p.held.pop_back();
+              }),
+      replays("ring_row_too_many", "a row more than a ring holds is replayed",
+              [](const PoolCall& call, PoolPiece& p) {
+                const std::size_t rows = call.table.ring.rows,
+                                  at = p.held.empty() ? 0 : p.held.back() % rows + 1;
+                if (p.held.size() < rows) p.held.push_back(first_row(call, p) + at % rows);
+              }),
+      replays("ring_from_row_0", "a ring is replayed from row 0: ring_base says where it begins",
+              [](const PoolCall& call, PoolPiece& p) {
+                for (std::size_t i = 0; i < p.held.size(); ++i) p.held[i] = first_row(call, p) + i;
+              }),
+      replays("ring_does_not_wrap", "behind the last row of a ring it is replayed again, and not row 0",
+              [](const PoolCall& call, PoolPiece& p) {
+                for (std::size_t i = 1; i < p.held.size(); ++i)
+                  if (p.held[i] % call.table.ring.rows == 0 || p.held[i] < p.held[i - 1])
+                    p.held[i] = p.held[i - 1];
+              }),
+      replays("ring_of_next_slot", "the ring of the next slot is replayed",
+              [](const PoolCall& call, PoolPiece& p) {
+                for (std::size_t& row : p.held)
+                  row = (row + call.table.ring.rows) % (call.slots() * call.table.ring.rows);
+              }),
+      replays("ring_folded_twice", "a ring that is folded is replayed twice",
+              [](const PoolCall& call, PoolPiece& p) {
+                const std::vector<std::size_t> held = p.held;
+                if (is_folded(call, p)) p.held.insert(p.held.end(), held.begin(), held.end());
+              }),
+      {.name = "ring_not_taken_back",
+       .what = "tokens that were not accepted are replayed",
+       .slots = [](const PoolCall& call, Pieces& pieces) { replay_what_was_taken_back(call, pieces); },
+       .needs = has_rings,
+       .is_candidate = false},
       {.name = "stale_start",
        .what = "a new request starts from what its slot held",
        .slots =
@@ -336,18 +403,18 @@ kda::Answer with_pool_fault(const PoolFault& fault, const kda::Problem& problem,
   const PoolCall& call = *problem.pool;
   Pieces pieces = call.pieces;
   if (fault.slots) fault.slots(call, pieces);
-  for (std::size_t p = 0; p < pieces.size(); ++p)
+  for (std::size_t p = 0; p < pieces.size(); ++p) {
     if (pieces[p].from >= call.read_from().shape()[0]) pieces[p].from = call.pieces[p].from;
-  std::vector<kda::Sequence> tokens;
-  std::vector<std::size_t> stored_in;
-  for (const PoolPiece& piece : pieces) {
-    tokens.push_back(piece.tokens);
-    tokens.back().index = tokens.size() - 1;
+    // Who reads another slot reads its ring.
+    for (std::size_t& row : pieces[p].held)
+      if (pieces[p].from != call.pieces[p].from)
+        row = first_row(call, pieces[p]) + row % call.table.ring.rows;
   }
+  std::vector<std::size_t> stored_in;
   Tensor states = kda::states_read(call, pieces);
   if (fault.reads) fault.reads(call, pieces, states);
-  kda::Answer answer =
-      healthy.run(kda::excerpt(call.problem, tokens, kda::Layout::packed, {&states, nullptr}), options);
+  kda::Answer answer = healthy.run(kda::of_pieces(call, pieces, states), options);
+  if (has_rings(call)) answer.o = kda::rows_of(call, kda::output_of(call, answer.o, pieces), call.pieces);
   if (fault.stores) fault.stores(call, pieces, answer.final_state);
   const Tensor stored = answer.final_state.converted_to(call.states.dtype());
   answer.pool = call.states.clone();

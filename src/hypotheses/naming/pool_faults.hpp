@@ -11,8 +11,8 @@
 
 namespace kda_check::hypotheses {
 
-/// What a kernel does to a call that it should not: to the slots of its pieces, to the states that it reads,
-/// to those that it stores, and to the pool behind that.
+/// What a kernel does to a call that it should not: to the slots and rings of its pieces, to the states that
+/// it reads, to those that it stores, and to the pool behind that.
 struct PoolFault {
   using Pieces = std::vector<kda::PoolPiece>;  ///< stored `nowhere`, or in slot `to`
 

@@ -31,7 +31,7 @@ class Displaced {
     std::size_t tokens = 0;
     for (const kda::PoolPiece& piece : call.pieces) {
       first_token_.push_back(tokens);
-      tokens += piece.tokens.length();
+      tokens += piece.length();
     }
     row_ = got.o.size() / std::max<std::size_t>(1, tokens);
     state_ = got.states.size() / call.pieces.size();
@@ -96,11 +96,11 @@ class Displaced {
   }
   bool has_output(const Left& other, std::size_t p) const {
     const std::size_t first = first_token_[p] * row_;
-    return ratio(&got_.o[first], &other.o[first], call_.pieces[p].tokens.length() * row_) <= output_.o_limit;
+    return ratio(&got_.o[first], &other.o[first], call_.pieces[p].length() * row_) <= output_.o_limit;
   }
   bool is_silent(std::size_t p) const {
     const auto first = got_.o.begin() + static_cast<std::ptrdiff_t>(first_token_[p] * row_);
-    return std::all_of(first, first + static_cast<std::ptrdiff_t>(call_.pieces[p].tokens.length() * row_),
+    return std::all_of(first, first + static_cast<std::ptrdiff_t>(call_.pieces[p].length() * row_),
                        [](double x) { return x == 0; });
   }
   bool is_as(const Left& other, std::size_t p) const {

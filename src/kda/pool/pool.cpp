@@ -37,6 +37,15 @@ class Rows {
     if (!table.outputs.empty() && table.outputs.size() != outputs)
       refuse_call(fmt::format("inputs/output_indices has {} entries; wanted {} for {} sequences",
                               table.outputs.size(), outputs, sequences));
+    if (table.ring.rows > 0) {
+      if (table.columns > 0)
+        refuse_call("inputs/state_indices is [N,S] beside a ring; wanted [N]",
+                    "tokens that are not accepted are those that ring_length of the next call leaves out");
+      if (!table.outputs.empty() || slots.read)
+        refuse_call(fmt::format("inputs/{} is there beside a ring; wanted one slot a sequence in state_pool",
+                                slots.read ? "state_source" : "output_indices"));
+      check_ring_entries(table.ring, sequences);
+    }
     if (table.accepted.empty()) return;
     if (table.columns == 0)
       refuse_call("inputs/num_accepted_tokens is there but inputs/state_indices is [N]; wanted [N,S]",
@@ -63,9 +72,17 @@ class Rows {
     if (!slots_.read && has_outputs()) readers_.emplace(from, n);
     std::vector<PoolPiece>& pieces = found_.pieces;
     const bool from_zero = !table_.has_state.empty() && table_.has_state[n] == 0;
+    if (table_.ring.rows > 0) {
+      auto [held, written] = ring_rows_of(table_.ring, sequence, from);
+      const bool folds = table_.ring.folds(held.size()), folds_call = folds && table_.ring.folds_call;
+      if (folds && !folds_call) pieces.push_back({sequence.part(0, 0), from, from, from_zero, held, {}});
+      pieces.push_back({sequence, from, folds_call ? from : PoolPiece::nowhere, from_zero, std::move(held),
+                        std::move(written)});
+      return;
+    }
     if (columns == 0) {
       const bool is_stored = !has_outputs() || !is_padding(index(n, 0, true));
-      pieces.push_back({sequence, from, is_stored ? slot(n, 0) : PoolPiece::nowhere, from_zero});
+      pieces.push_back({sequence, from, is_stored ? slot(n, 0) : PoolPiece::nowhere, from_zero, {}, {}});
       if (is_stored) take(pieces.back().to, n);
       return;
     }
@@ -81,7 +98,7 @@ class Rows {
         refuse_call(fmt::format("{} is {}, as another of the row; wanted a slot for each token",
                                 entry(n, t, has_outputs()), to));
       if (is_stored) take(to, n);
-      pieces.push_back({sequence.part(0, t + 1), from, to, from_zero});
+      pieces.push_back({sequence.part(0, t + 1), from, to, from_zero, {}, {}});
     }
   }
 
@@ -155,16 +172,8 @@ class Rows {
     return tokens;
   }
   bool is_padding(std::int64_t slot) const {
-    switch (table_.padding) {
-      case PaddingSlots::none:
-        return false;
-      case PaddingSlots::negative:
-      case PaddingSlots::negative_tokens:
-        return slot < 0;
-      case PaddingSlots::nonpositive:
-        break;
-    }
-    return slot <= 0;
+    return table_.padding != PaddingSlots::none &&
+           slot < (table_.padding == PaddingSlots::nonpositive ? 1 : 0);
   }
   /// That a row is read from, or stored in.
   std::size_t slot(std::size_t n, std::size_t column, bool is_read = false) const {
@@ -203,23 +212,15 @@ std::size_t bytes_of_slot(const Tensor& states) { return states.bytes() / states
 std::vector<std::int64_t> offsets_of(const std::vector<PoolPiece>& pieces) {
   std::vector<std::int64_t> offsets{0};
   for (const PoolPiece& piece : pieces)
-    offsets.push_back(offsets.back() + static_cast<std::int64_t>(piece.tokens.length()));
+    offsets.push_back(offsets.back() + static_cast<std::int64_t>(piece.length()));
   return offsets;
 }
 
-/// The tokens of these sequences one after the other, as o of one.
-Tensor rows_of(const PoolCall& call, const Tensor& o, const std::vector<Sequence>& sequences) {
-  tensor::Shape shape = o.shape();
-  const std::size_t bytes = o.bytes() / (shape[0] * shape[1]);
-  shape[0] = 1, shape[1] = 0;
-  for (const Sequence& sequence : sequences) shape[1] += sequence.length();
-  Tensor rows(o.name(), o.dtype(), std::move(shape));
-  std::byte* to = rows.data();
-  for (const Sequence& sequence : sequences) {
-    std::memcpy(to, o.data() + row_of(call.problem, sequence, 0) * bytes, sequence.length() * bytes);
-    to += sequence.length() * bytes;
-  }
-  return rows;
+std::vector<PoolPiece> as_pieces(const std::vector<Sequence>& sequences) {
+  std::vector<PoolPiece> pieces;
+  for (const Sequence& one : sequences)
+    pieces.push_back({one, PoolPiece::nowhere, PoolPiece::nowhere, false, {}, {}});
+  return pieces;
 }
 
 /// Whether the next piece has the tokens of this one, and more.
@@ -230,23 +231,13 @@ bool goes_on(const std::vector<PoolPiece>& pieces, std::size_t p) {
 }  // namespace
 
 std::string_view name_of(PaddingSlots padding) {
-  switch (padding) {
-    case PaddingSlots::none:
-      return "none";
-    case PaddingSlots::negative:
-      return "negative";
-    case PaddingSlots::nonpositive:
-      return "nonpositive";
-    case PaddingSlots::negative_tokens:
-      break;
-  }
-  return "negative_tokens";
+  constexpr std::string_view names[] = {"none", "negative", "nonpositive", "negative_tokens"};
+  return names[static_cast<std::size_t>(padding)];
 }
 
 std::string_view name_of(PaddingOutput output) {
-  return output == PaddingOutput::zero        ? "zero"
-         : output == PaddingOutput::untouched ? "untouched"
-                                              : "unspecified";
+  constexpr std::string_view names[] = {"unspecified", "zero", "untouched"};
+  return names[static_cast<std::size_t>(output)];
 }
 
 PoolPieces pieces_of(const SlotTable& table, const SlotCounts& slots,
@@ -279,6 +270,16 @@ Tensor states_read(const PoolCall& call, const std::vector<PoolPiece>& pieces) {
   return states;
 }
 
+Problem of_pieces(const PoolCall& call, const std::vector<PoolPiece>& pieces, const Tensor& states) {
+  std::vector<Sequence> tokens;
+  for (const PoolPiece& piece : pieces) {
+    tokens.push_back(piece.tokens);
+    tokens.back().index = tokens.size() - 1;
+  }
+  Problem own = excerpt(call.problem, tokens, Layout::packed, {&states, nullptr});
+  return call.ring.empty() ? std::move(own) : behind_rings(std::move(own), call, pieces);
+}
+
 void check_call(const Outline& call) {
   for (const char* const name : {"initial_state", "do", "dht"})
     if (call.has(name))
@@ -293,12 +294,13 @@ std::string_view in_ordinary_form(std::string_view tensor) {
 Outline ordinary_form(const Outline& call, numeric::DType states, const std::vector<PoolPiece>& pieces) {
   check_call(call);
   Outline outline = call;
+  put_behind_rings(outline);
   outline.cu_seqlens = offsets_of(pieces);
   outline.inputs.emplace_back("initial_state", states);
   outline.has_pool = true;
   Dimensions& d = outline.dimensions;
   d.B = 1, d.N = pieces.size(), d.T = static_cast<std::size_t>(outline.cu_seqlens.back()), d.NT = 0;
-  for (const PoolPiece& piece : pieces) d.NT += (piece.tokens.length() + d.C - 1) / d.C;
+  for (const PoolPiece& piece : pieces) d.NT += (piece.length() + d.C - 1) / d.C;
   return outline;
 }
 
@@ -309,35 +311,58 @@ Problem ordinary_form(PoolCall call) {
   for (const Tensor* const pool : {&std::as_const(call.states), &call.read_from()})
     check_shape(pool->name(), "inputs/" + pool->name(), pool->shape(), call.problem.dimensions(),
                 call.problem.options.state_v_first);
+  for (auto& [name, ring] : call.ring) {
+    ring = std::move(ring).named(name);
+    check_shape(name, "inputs/" + name, ring.shape(), call.problem.dimensions(), false);
+  }
+  call.table.ring.rows = rows_of_rings(
+      [&](std::string_view name) {
+        const auto ring = call.ring.find(name);
+        return ring == call.ring.end() ? nullptr : &ring->second.shape();
+      },
+      call.slots(), call.problem.dimensions());
   SlotCounts slots{call.slots(), {}};
   if (call.source) slots.read = call.source->shape()[0];
   PoolPieces found = pieces_of(call.table, slots, call.problem.sequences());
   call.pieces = std::move(found.pieces), call.padding = std::move(found.padding);
-  std::vector<Sequence> tokens;
-  for (const PoolPiece& piece : call.pieces) {
-    tokens.push_back(piece.tokens);
-    tokens.back().index = tokens.size() - 1;
-  }
-  const Tensor states = states_read(call, call.pieces);
-  Problem problem = excerpt(call.problem, tokens, Layout::packed, {&states, nullptr});
+  Problem problem = of_pieces(call, call.pieces, states_read(call, call.pieces));
   problem.pool = std::make_shared<const PoolCall>(std::move(call));
   return problem;
+}
+
+Tensor rows_of(const PoolCall& call, const Tensor& o, const std::vector<PoolPiece>& pieces) {
+  tensor::Shape shape = o.shape();
+  const std::size_t bytes = o.bytes() / (shape[0] * shape[1]);
+  shape[0] = 1, shape[1] = static_cast<std::size_t>(offsets_of(pieces).back());
+  Tensor rows(o.name(), o.dtype(), std::move(shape));
+  std::memset(rows.data(), 0, rows.bytes());
+  std::byte* to = rows.data();
+  for (const PoolPiece& piece : pieces) {
+    if (piece.tokens.length() > 0)
+      std::memcpy(to + piece.held.size() * bytes, o.data() + row_of(call.problem, piece.tokens, 0) * bytes,
+                  piece.tokens.length() * bytes);
+    to += piece.length() * bytes;
+  }
+  return rows;
+}
+
+Tensor output_of(const PoolCall& call, const Tensor& from, const std::vector<PoolPiece>& pieces) {
+  Tensor o("o", from.dtype(), shape_of("o", call.problem));
+  const std::size_t row = from.bytes() / from.shape()[1];
+  std::memset(o.data(), 0, o.bytes());
+  const std::vector<std::int64_t> offsets = offsets_of(pieces);
+  for (std::size_t p = 0; p < pieces.size(); ++p)
+    if (!goes_on(pieces, p))
+      std::memcpy(o.data() + row_of(call.problem, pieces[p].tokens, 0) * row,
+                  from.data() + (static_cast<std::size_t>(offsets[p]) + pieces[p].held.size()) * row,
+                  pieces[p].tokens.length() * row);
+  return o;
 }
 
 Tensors of_call(const PoolCall& call, const Tensors& ordinary) {
   Tensors answer;
   if (const auto found = ordinary.find("o"); found != ordinary.end()) {
-    const Tensor& from = found->second;
-    Tensor o("o", from.dtype(), shape_of("o", call.problem));
-    const std::size_t row = from.bytes() / from.shape()[1];
-    std::memset(o.data(), 0, o.bytes());
-    const std::vector<std::int64_t> offsets = offsets_of(call.pieces);
-    for (std::size_t p = 0; p < call.pieces.size(); ++p)
-      if (!goes_on(call.pieces, p))
-        std::memcpy(o.data() + row_of(call.problem, call.pieces[p].tokens, 0) * row,
-                    from.data() + static_cast<std::size_t>(offsets[p]) * row,
-                    call.pieces[p].tokens.length() * row);
-    answer.emplace("o", std::move(o));
+    answer.emplace("o", output_of(call, found->second, call.pieces));
   }
   if (const auto whole = ordinary.find("state_pool"); whole != ordinary.end()) {
     answer.emplace("state_pool", whole->second.clone());
@@ -350,16 +375,20 @@ Tensors of_call(const PoolCall& call, const Tensors& ordinary) {
         std::memcpy(pool.data() + call.pieces[p].to * bytes, states.data() + p * bytes, bytes);
     answer.emplace("state_pool", std::move(pool));
   }
+  for (const auto& [name, ring] : call.ring) {
+    const auto found = ordinary.find(name);
+    if (found != ordinary.end() || name != "ring_u")
+      answer.emplace(name, found != ordinary.end() ? found->second.clone() : ring_after(call, ring));
+  }
   return answer;
 }
 
 Tensors of_ordinary_form(const PoolCall& call, Tensors answer) {
   if (const auto found = answer.find("o"); found != answer.end()) {
     if (call.table.padding_output == PaddingOutput::zero && !call.padding.empty())
-      answer.emplace("padding_output", rows_of(call, found->second, call.padding).named("padding_output"));
-    std::vector<Sequence> tokens;
-    for (const PoolPiece& piece : call.pieces) tokens.push_back(piece.tokens);
-    found->second = rows_of(call, found->second, tokens);
+      answer.emplace("padding_output",
+                     rows_of(call, found->second, as_pieces(call.padding)).named("padding_output"));
+    found->second = rows_of(call, found->second, call.pieces);
   }
   if (const auto found = answer.find("state_pool"); found != answer.end()) {
     std::vector<std::size_t> slots;
@@ -393,8 +422,10 @@ std::string place_in_call(const PoolCall& call, std::string_view tensor, std::ve
     const std::vector<std::int64_t> offsets = offsets_of(call.pieces);
     const auto token = static_cast<std::int64_t>(index[1]);
     const auto behind = std::ranges::upper_bound(offsets, token);
-    const Sequence& tokens = call.pieces[static_cast<std::size_t>(behind - offsets.begin()) - 1].tokens;
-    index[0] = tokens.batch, index[1] = tokens.begin + static_cast<std::size_t>(token - behind[-1]);
+    const PoolPiece& piece = call.pieces[static_cast<std::size_t>(behind - offsets.begin()) - 1];
+    const auto own = static_cast<std::size_t>(token - behind[-1]);  // of a ring's tokens nothing is compared
+    index[0] = piece.tokens.batch;
+    index[1] = piece.tokens.begin + own - std::min(own, piece.held.size());
   }
   return place(tensor, index, v_first);
 }
@@ -404,6 +435,10 @@ Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype) {
     const PoolCall& call = *problem.pool;
     PoolCall rounded{with_inputs_rounded_to(call.problem, dtype), call.states.clone(), call.table};
     if (call.source) rounded.source = call.source->clone();
+    for (const auto& [name, ring] : call.ring) {
+      const bool is_rounded = name == "ring_k" || name == "ring_v" || name == "ring_u";
+      rounded.ring.emplace(name, is_rounded ? ring.converted_to(dtype) : ring.clone());
+    }
     return ordinary_form(std::move(rounded));
   }
   return with_inputs(problem, [&](const InputSlot& slot, const tensor::Tensor& tensor) {

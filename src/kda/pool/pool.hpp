@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kda/pool/ring.hpp"
 #include "kda/problem/outline.hpp"
 #include "kda/problem/passes.hpp"
 
@@ -46,6 +47,7 @@ struct SlotTable {
   std::vector<std::int64_t> outputs = {};  ///< empty: in the slots of `indices`
   std::size_t output_columns = 0;
   PaddingOutput padding_output = PaddingOutput::unspecified;
+  RingTable ring = {};
 
   bool operator==(const SlotTable&) const = default;
 };
@@ -56,9 +58,12 @@ struct PoolPiece {
   Sequence tokens;
   std::size_t from, to;    ///< `to` may be `nowhere`
   bool from_zero = false;  ///< and not from what slot `from` holds
+  /// Rows of rings (ring.hpp): those whose tokens come first, and those that these are written to.
+  std::vector<std::size_t> held = {}, written = {};
 
   static constexpr std::size_t nowhere = std::size_t(-1);
   bool is_stored() const { return to != nowhere; }
+  std::size_t length() const { return held.size() + tokens.length(); }  ///< in the ordinary form
 };
 struct PoolPieces {
   std::vector<PoolPiece> pieces;
@@ -87,6 +92,7 @@ struct PoolCall {
   tensor::Tensor states;  ///< state_pool [slots,HV,K,V], or [slots,HV,V,K]
   SlotTable table;
   std::optional<tensor::Tensor> source = {};  ///< state_source, where states are read from another pool
+  Tensors ring = {};                          ///< ring_k and so on, where there are rings
   std::vector<PoolPiece> pieces = {};         ///< ordinary_form fills it in, and this
   std::vector<Sequence> padding = {};
 
@@ -96,16 +102,24 @@ struct PoolCall {
 
 /// The states that pieces start from, one after the other.
 tensor::Tensor states_read(const PoolCall& call, const std::vector<PoolPiece>& pieces);
+/// Pieces as the sequences of a problem that start from these.
+Problem of_pieces(const PoolCall& call, const std::vector<PoolPiece>& pieces, const tensor::Tensor& states);
 
 /// Its ordinary form, which keeps it. Throws Error{input} as pieces_of and check_call do.
 Problem ordinary_form(PoolCall call);
 /// The same of its outline; `states`: the element type of the pool that is read.
 Outline ordinary_form(const Outline& call, numeric::DType states, const std::vector<PoolPiece>& pieces);
 
-/// The tensors of a call: o in its shape, zero at padding, and state_pool; from those of its ordinary form.
+/// o of a call, zero at padding, from that of these pieces; and the other way round, zero at tokens of rings.
+tensor::Tensor output_of(const PoolCall& call, const tensor::Tensor& o, const std::vector<PoolPiece>& pieces);
+tensor::Tensor rows_of(const PoolCall& call, const tensor::Tensor& o, const std::vector<PoolPiece>& pieces);
+
+/// The tensors of a call: o in its shape, zero at padding, state_pool, and rings but ring_u; from those of
+/// its ordinary form.
 Tensors of_call(const PoolCall& call, const Tensors& ordinary);
-/// The other way round: o and final_state, as far as they are there. The pool stays beside them, and o of
-/// padding that must be zero as padding_output. States that are stored nowhere are zero.
+/// The other way round: o, zero at tokens of a ring, and final_state, as far as they are there. Pool and
+/// rings stay beside them, and o of padding that must be zero as padding_output. States that are stored
+/// nowhere are zero.
 Tensors of_ordinary_form(const PoolCall& call, Tensors answer);
 
 /// The same problem with q, k, v and do rounded to `dtype`; gates, beta, parameters and states stay as they

@@ -156,7 +156,9 @@ void check_shape(std::string_view name, std::string_view object, const Shape& sh
   if (spec == nullptr) return;
   const auto wanted_in = [&](bool v_first) {
     Shape wanted = expected_shape(*spec, dimensions, v_first);
-    if (spec->axes[0] == Axis::slot && !shape.empty()) wanted[0] = std::max<std::size_t>(1, shape[0]);
+    for (std::size_t axis = 0; axis < std::min(shape.size(), wanted.size()); ++axis)
+      if (spec->axes[axis] == Axis::slot || spec->axes[axis] == Axis::ring)
+        wanted[axis] = std::max<std::size_t>(1, shape[axis]);
     return wanted;
   };
   const Shape wanted = wanted_in(state_v_first);

@@ -28,12 +28,22 @@ constexpr TensorSpec specs[] = {
     row("initial_state", input, false, {sequence, value_head, key, value}, 4, true),
     row("state_pool", input, false, {slot, value_head, key, value}, 4, true),
     row("state_source", input, false, {slot, value_head, key, value}, 4, true),
+    row("ring_k", input, false, {slot, ring, head, key}, 4),
+    row("ring_v", input, false, {slot, ring, value_head, value}, 4),
+    row("ring_u", input, false, {slot, ring, value_head, value}, 4),
+    row("ring_g", input, false, {slot, ring, value_head, decay}, 4),
+    row("ring_beta", input, false, {slot, ring, value_head, strength}, 4),
     row("do", input, false, {batch, token, value_head, value}, 4),
     row("dht", input, false, {sequence, value_head, key, value}, 4, true),
     row("o", output, true, {batch, token, value_head, value}, 4),
     row("final_state", output, false, {sequence, value_head, key, value}, 4, true),
     row("checkpoints", output, false, {checkpoint, value_head, key, value}, 4, true),
     row("state_pool", output, false, {slot, value_head, key, value}, 4, true),
+    row("ring_k", output, false, {slot, ring, head, key}, 4),
+    row("ring_v", output, false, {slot, ring, value_head, value}, 4),
+    row("ring_u", output, false, {slot, ring, value_head, value}, 4),
+    row("ring_g", output, false, {slot, ring, value_head, decay}, 4),
+    row("ring_beta", output, false, {slot, ring, value_head, strength}, 4),
     row("dq", gradient, false, {batch, token, head, key}, 4),
     row("dk", gradient, false, {batch, token, head, key}, 4),
     row("dv", gradient, false, {batch, token, value_head, value}, 4),
@@ -124,6 +134,7 @@ std::size_t extent(const Dimensions& d, Axis axis) {
     case checkpoint:
       return d.checkpoints;
     case slot:  // the pool's own to say
+    case ring:
       break;
   }
   return 0;
@@ -165,6 +176,8 @@ char axis_letter(Axis axis) {
       return 's';
     case checkpoint:
       return 'p';
+    case ring:
+      return 'r';
   }
   return '?';
 }

@@ -28,8 +28,9 @@ enum class Axis : unsigned char {
   decay,     ///< the key channels that have a log decay of their own; no axis where a head has one for all
   strength,  ///< the value channels that have a beta of their own; no axis where a head has one for all
   value_head_decay,
-  slot,       ///< of a pool of states, which has as many as it likes (kda/pool/pool.hpp)
-  checkpoint  ///< a state inside a sequence
+  slot,        ///< of a pool of states, which has as many as it likes (kda/pool/pool.hpp)
+  checkpoint,  ///< a state inside a sequence
+  ring         ///< a row of the ring beside a slot, which has as many as it likes (kda/pool/ring.hpp)
 };
 
 enum class TensorGroup : unsigned char { input, output, gradient, stage };
@@ -64,7 +65,7 @@ std::array<Axis, 5> stored_axes(const TensorSpec& spec, bool state_v_first);
 std::size_t extent(const Dimensions& dimensions, Axis axis);
 tensor::Shape expected_shape(const TensorSpec& spec, const Dimensions& dimensions, bool state_v_first);
 
-/// The letter used in places: b t h k v n c j s p.
+/// The letter used in places: b t h k v n c j s p r.
 char axis_letter(Axis axis);
 
 /// "o[b=0 t=412 h=3 v=17]"; "name[1,2,3]" for a name that is not in the list.

@@ -106,8 +106,9 @@ double bytes_of_call(const Settings& settings, double per_token, double per_stat
                states = rows * std::max(1.0, columns);
   const double apart = settings["apart"],
                slots = std::max(settings["slots"], (apart > 0 ? 2 : 1) * states + 1);
-  const double in_all = columns > 0 ? tokens * (columns + 1) / 2 : tokens;
-  return 16 * (tokens * per_token + (apart > 1 ? 2 : 1) * slots * per_state) +
+  const double rings = slots * settings["ring"];
+  const double in_all = (columns > 0 ? tokens * (columns + 1) / 2 : tokens) + 2 * rows * settings["ring"];
+  return 16 * ((tokens + rings) * per_token + (apart > 1 ? 2 : 1) * slots * per_state) +
          8 * (in_all * per_token + states * per_state);
 }
 

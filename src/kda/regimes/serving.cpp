@@ -1,7 +1,9 @@
 // Regimes of serving: calls on pools of states, as a server makes them (docs/serving.md).
+#include <cstring>
 #include <numeric>
 #include <utility>
 
+#include "base/error.hpp"
 #include "kda/pool/pool.hpp"
 #include "kda/regimes/draft.hpp"
 
@@ -35,6 +37,34 @@ std::vector<std::int64_t> shuffled_slots(std::size_t slots, PaddingSlots padding
   return list;
 }
 
+/// The log decays of its tokens.
+double served_gate(const At&, const Draw& draw) { return -5 * sigmoid(draw.normal()); }
+
+/// Rings beside all slots: the tokens behind those of the call, raw or (as if v were u) solved writes.
+Tensors rings_of(const Settings& settings, std::size_t slots, std::size_t tokens_of_call) {
+  Draft draft(settings);
+  draft.T = tokens_of_call + slots * settings.count("ring");
+  draft.g = draft.gates(Stream::g, served_gate);
+  draft.drop_tokens(tokens_of_call);
+  const Problem drawn = draft.finish();
+  const bool is_solved = settings.count("solved") > 0;
+  Tensors rings;
+  for (const auto& [name, tokens] : {std::pair{"ring_k", &drawn.k},
+                                     {"ring_g", &drawn.g},
+                                     {is_solved ? "ring_u" : "ring_v", &drawn.v},
+                                     {"ring_beta", &drawn.beta}}) {
+    if (is_solved && tokens == &drawn.beta) continue;
+    tensor::Shape shape = tokens->shape();
+    shape[0] = slots, shape[1] = settings.count("ring");
+    // u is stored as g is.
+    tensor::Tensor ring(name, (is_solved && tokens == &drawn.v ? drawn.g : *tokens).dtype(),
+                        std::move(shape));
+    std::memcpy(ring.data(), tokens->converted_to(ring.dtype()).data(), ring.bytes());
+    rings.emplace(name, std::move(ring));
+  }
+  return rings;
+}
+
 /// One call: with drafts every sequence has a few tokens and a slot for each; without, a quarter of them are
 /// being prefilled and the others have one token; the first row of a call with drafts has no draft, behind
 /// two accepted tokens. Where there is padding about a fifth of the rows are, and the last, what is stored
@@ -42,8 +72,15 @@ std::vector<std::int64_t> shuffled_slots(std::size_t slots, PaddingSlots padding
 Problem serve(const Settings& settings) {
   Numbers numbers(settings);
   const std::size_t rows = settings.count("sequences"), columns = settings.count("drafts");
-  const std::size_t most = settings.count("T"), of_row = std::max<std::size_t>(1, columns);
   SlotTable table;
+  RingTable& ring = table.ring;
+  ring.rows = settings.count("ring"), ring.folds_call = settings.count("folds_call") > 0;
+  if (settings.count("flush") > 0) ring.flush = settings.count("flush");
+  if (ring.rows > 0 && (columns > 0 || settings.count("apart") > 0))
+    throw Error(ErrorKind::usage, "serve: beside a ring there are no drafts and no apart");
+  const std::size_t most = ring.rows > 0 ? std::min(settings.count("T"), (ring.rows + 1) / 2)
+                                         : settings.count("T"),
+                    of_row = std::max<std::size_t>(1, columns);
   table.columns = columns, table.padding = padding_of(settings);
   const std::size_t apart = settings.count("apart"),
                     slots = std::max(settings.count("slots"), (apart > 0 ? 2 : 1) * rows * of_row + 1);
@@ -59,6 +96,11 @@ Problem serve(const Settings& settings) {
                                : numbers.of(0, 3) == 0 ? numbers.of(1, most)
                                                        : 1;
     draft.cu_seqlens.push_back(draft.cu_seqlens.back() + static_cast<std::int64_t>(length));
+    if (ring.rows > 0) {  // a ring that is not folded has room
+      const std::size_t held = numbers.of(0, ring.rows), room = ring.rows - length;
+      ring.length.push_back(static_cast<std::int64_t>(ring.folds(held) ? held : std::min(held, room)));
+      ring.base.push_back(static_cast<std::int64_t>(numbers.of(0, ring.rows - 1)));
+    }
     const bool of_tokens = columns > 0 && table.padding == PaddingSlots::negative_tokens;
     if (of_tokens)
       table.accepted.push_back(static_cast<std::int64_t>(numbers.of(is_step ? 2 : 0, columns + 1)));
@@ -85,7 +127,7 @@ Problem serve(const Settings& settings) {
   }
   draft.T = static_cast<std::size_t>(draft.cu_seqlens.back());
   draft.N = slots;
-  draft.g = draft.gates(Stream::g, [](const At&, const Draw& draw) { return -5 * sigmoid(draw.normal()); });
+  draft.g = draft.gates(Stream::g, served_gate);
   draft.initial_state = draft.states([](const At&, const Draw& draw) { return draw.normal(); });
   const std::vector<double> states = std::exchange(draft.initial_state, {});
   draft.N = rows;
@@ -100,6 +142,7 @@ Problem serve(const Settings& settings) {
     call.source = call.states.clone();
     for (std::size_t i = 0; i < call.states.size(); ++i) call.states.set(i, -call.source->value(i));
   }
+  if (call.table.ring.rows > 0) call.ring = rings_of(settings, slots, draft.T);
   return ordinary_form(std::move(call));
 }
 
@@ -124,6 +167,10 @@ std::vector<Recipe> serving_recipes() {
             {"apart", "1: states are stored in other slots than they are read; 2: in another pool", 0, 0, 2,
              true},
             {"zeros", "1: o of padding must be zero", 0, 0, 1, true},
+            {"ring", "rows of a ring of writes beside every slot", 0, 0, 256, true},
+            {"solved", "1: the rings hold u, not v and beta", 0, 0, 1, true},
+            {"flush", "rings of so many rows are folded into their state; 0: none", 0, 0, 256, true},
+            {"folds_call", "1: with the tokens of the call", 0, 0, 1, true},
             {"step", "which call of the server", 1, 0, 0x1p53, true}},
            serve}};
 }

@@ -216,7 +216,7 @@ std::string gpu_lacks_gradients(const Arithmetic& arithmetic, const Dimensions& 
 
 bool decodes_in_place(const Problem& problem, const RunOptions& options) {
   const PoolCall* const call = problem.pool.get();
-  return call != nullptr && call->states.dtype() == numeric::DType::fp32 &&
+  return call != nullptr && call->ring.empty() && call->states.dtype() == numeric::DType::fp32 &&
          std::ranges::all_of(
              call->pieces,
              [](const PoolPiece& piece) { return piece.from == piece.to && !piece.from_zero; }) &&
