@@ -629,7 +629,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
             o += (is("readout_unscaled")       ? 1
                   : is("readout_scaled_twice") ? scale * scale
                                                : scale) *
-                 q(i, x) * D * h[x][v];
+                 q(i, x) * D * (is("carried_state_transposed") ? h[v][x] : h[x][v]);
         }
         for (std::size_t j = 0; j < n; ++j) o += scores[i][j] * (is("output_unerased") ? u : v_new)[j][v];
         answer.o.set((at + i) * d.V + v, o);
@@ -741,7 +741,7 @@ Case case_for(const std::string& name) {
            name.starts_with("h_in_") || name.find("_state") != std::string::npos || name.starts_with("w_") ||
            name.starts_with("chunk_") || name.starts_with("carry_of_") || name.starts_with("inverse_") ||
            name.starts_with("part_") || name.starts_with("resumed_");
-  if (name == "decay_along_columns") c.K = c.V = 32;
+  if (name == "carried_state_transposed" || name == "decay_along_columns") c.K = c.V = 32;
   if (one_of({"sequence_goes_on", "sequence_late", "sequence_early", "gate_sums_of_stream",
               "initial_state_by_head", "rows_behind"}))
     c.cu_seqlens = {0, 60, 130};

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "hypotheses/naming/conditions.hpp"
+#include "hypotheses/naming/moves.hpp"
 #include "hypotheses/naming/term_faults.hpp"
 #include "numeric/elementary.hpp"
 
@@ -86,6 +87,14 @@ void set(Reading& reading, std::size_t) {
 template <auto field, auto value = true>
 void in_chunks(Reading& reading, std::size_t rows) {
   reading.*field = value, reading.chunk = rows;
+}
+/// What a move does, for what is too frequent to be looked for last.
+void in_moved_chunks(Reading& reading, std::size_t rows) {
+  static const std::vector<plain::MovedMatrix> all = plain::moved_matrices(false, false);
+  const auto found = std::ranges::find_if(
+      all, [](const plain::MovedMatrix& one) { return one.name() == "h_of_o_transposed"; });
+  in_chunks<&Reading::chunk_fault, ChunkFault::moved>(reading, rows);
+  reading.site = found->site, reading.move = found->move;
 }
 template <auto rounding>
 void every_chunk_state(Reading& reading, std::size_t rows) {
@@ -515,6 +524,9 @@ constexpr Fault list[] = {
      has_chunks, every_chunk_state<&to_bf16>, At::chunk},
     {"chunk_states_in_fp16", "the state behind every chunk, the last one, too, is rounded to fp16",
      has_chunks, every_chunk_state<&to_fp16>, At::chunk},
+    {"carried_state_transposed", "o reads the states between chunks in the other layout (K and V swapped)",
+     [](const Problem& p) { return has_chunk_form(p) && p.dimensions().K == p.dimensions().V; },
+     in_moved_chunks, At::chunk},
     {"tail_lost", "the final state lacks a shorter last chunk", has_chunks,
      in_chunks<&Reading::final, FinalState::tail_lost>, At::chunk},
     {"tail_decay_stale", "a shorter last chunk decays the state by the gates of the chunk before", has_chunks,
