@@ -100,6 +100,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (p.options.gate == Gate::none || is("gate_raw")) return x;
     double A = p.A_log && !is("A_log_missing") ? std::exp(p.A_log->value(h)) : 1;
     if (is("parameters_of_other_head")) h = (h + 1) % d.HV, A = std::exp(p.A_log->value(h));
+    if (is("A_log_of_other_head")) A = std::exp(p.A_log->value((h + 1) % d.HV));
     if (is("A_log_not_raised")) A = p.A_log->value(h);
     if (is("A_log_for_A")) A = -p.A_log->value(h);
     if (is("A_log_for_dt_bias")) A = std::exp(p.dt_bias->value(h * d.K + k));
@@ -129,9 +130,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
                  soft = -A * (is("softplus_threshold") && x > 1 ? x : std::log(1 + std::exp(x)));
     if (is("gate_clamped_softplus")) return std::max(lb, soft);
     if (is("A_log_outside")) return A * lb * sigmoid(x);
-    if (is("gate_relu")) return -A * std::max(x, 0.0);
-    if (is("gate_silu")) return -A * x * sigmoid(x);
-    if (is("gate_softplus_base_2")) return -A * std::log2(1 + std::exp2(x));
+    if (is("gate_of_other_function")) return -A * x * sigmoid(x);
     if (is("dt_bias_behind")) {
       const double bias = p.dt_bias->value(h * d.K + k);
       return -A * (std::log(1 + std::exp(x - bias)) + bias);
@@ -213,9 +212,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
         squares = to_bits(squares + x.value(first + i) * x.value(first + i), 8);
       length = std::sqrt(squares + 1e-6);
     }
-    if (is("epsilon_1")) length = std::sqrt(squares + 1);
-    if (is("epsilon_1e-5")) length = std::sqrt(squares + 1e-5);
-    if (is("epsilon_1e-3")) length = std::sqrt(squares + 1e-3);
+    if (is("epsilon_larger")) length = std::sqrt(squares + 0.01 + 1e-6);
     if (is("epsilon_missing")) length = std::sqrt(squares);
     if (is("epsilon_outside")) length = std::sqrt(squares) + 1e-6;
     if (is("epsilon_as_least")) length = std::max(std::sqrt(squares), 1e-6);
@@ -306,6 +303,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
         }
       before_chunk = S;
       const Matrix initial = S;
+      std::vector<double> late_o(d.V);
       Matrix again = S, early = S;  // with the initial state once more from token 64 on; behind token 63
       std::vector<double> sums(d.K), sums_of_last(d.K);
       for (std::size_t t = s.begin; t < s.end; ++t) {
@@ -386,9 +384,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           double undecayed = 0, prediction = 0, output = 0;
           for (std::size_t i = 0; i < d.K; ++i) {
             undecayed += k[i] * S[i][v];
-            if (!behind) S[i][v] *= a[i];
-            if (is(i < 32 ? "prediction_missing_in_first_channels" : "prediction_missing_in_last_channels"))
-              continue;
+            if (!behind) S[i][v] *= is("decay_along_columns") ? a[v] : a[i];
             prediction += (is("prediction_of_query")     ? q[i] / scale
                            : is("prediction_of_raw_key") ? p.k.value(key + i)
                                                          : k[i]) *
@@ -400,6 +396,11 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
                                        ? row - h * d.V + (h + 1) % d.HV * d.V + v
                                        : row + v - (is("value_of_other_row") ? t / 64 * 64 * d.V : 0));
           if (is("beta_twice_on_value")) value *= beta;
+          if (is("value_normalised")) {
+            double squares = 1e-6;
+            for (std::size_t i = 0; i < d.V; ++i) squares += p.v.value(row + i) * p.v.value(row + i);
+            value /= std::sqrt(squares);
+          }
           if (is("predict_before_decay")) prediction = undecayed;
           double update = beta * (value - prediction);
           if (is("residual_in_bf16")) update = beta * to_bits(value - prediction, 8);
@@ -420,13 +421,12 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             if (is("state_in_bf16")) S[i][v] = to_bits(S[i][v], 8);
             if (is("state_in_fp16")) S[i][v] = to_bits(S[i][v], 11);
             if (!is("output_misses_own")) output += (is("output_decayed_again") ? a[i] : 1) * q[i] * S[i][v];
-            if (is("carried_state_transposed"))
-              output += q[i] * std::exp(sums[i]) * (before_chunk[v][i] - before_chunk[i][v]);
             if (behind) S[i][v] *= a[i];
             if (is("state_stored_in_bf16")) S[i][v] = to_bits(S[i][v], 8);
             if (is("state_stored_in_fp16")) S[i][v] = to_bits(S[i][v], 11);
           }
           if (last && is("last_row_unwritten")) output = 0;
+          if (is("output_late")) std::swap(output, late_o[v]);
           answer.o.set(row + v, output);
         }
         if (t == place) early = S;
@@ -457,8 +457,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           answer.final_state.set(at(last_swapped, s.index, k, v),
                                  is("final_state_unwritten") || is("nothing_written")
                                      ? 0
-                                     : (is("final_state_scaled") ? *p.options.scale : 1) * S[k][v] *
-                                           (stale ? std::exp(sums_of_last[k] - sums[k]) : 1));
+                                     : S[k][v] * (stale ? std::exp(sums_of_last[k] - sums[k]) : 1));
         }
     }
   return answer;
@@ -557,8 +556,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
       }
       return sum;
     };
-    A = solved(is("inverse_missing")     ? 1
-               : is("inverse_series_2")  ? 2
+    A = solved(is("inverse_series_2")    ? 2
                : is("inverse_series_4")  ? 4
                : is("inverse_series_8")  ? 8
                : is("inverse_series_16") ? 16
@@ -583,9 +581,6 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           for (std::size_t m = 0; m < 16; ++m) A[48 + i][j] -= whole[48 + i][48 + m] * sum[m][j];
         }
     }
-    if (is("inverse_transposed"))
-      for (std::size_t i = 0; i < n; ++i)
-        for (std::size_t j = 0; j < i; ++j) std::swap(A[i][j], A[j][i]);
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t v = 0; v < d.V; ++v)
         for (std::size_t j = 0; j < n; ++j)
@@ -633,7 +628,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
             o += (is("readout_unscaled")       ? 1
                   : is("readout_scaled_twice") ? scale * scale
                                                : scale) *
-                 q(i, x) * D * h[x][v];
+                 q(i, x) * D * (is("carried_state_transposed") ? h[v][x] : h[x][v]);
         }
         for (std::size_t j = 0; j < n; ++j) o += scores[i][j] * (is("output_unerased") ? u : v_new)[j][v];
         answer.o.set((at + i) * d.V + v, o);
@@ -657,6 +652,13 @@ kda::Problem with_query_by_heads(const kda::Problem& problem) {
       for (std::size_t k = 0; k < d.K; ++k)
         other.q.set((t * d.H + h) * d.K + k, problem.q.value((h * d.T + t) * d.K + k));
   return other;
+}
+
+/// The right answer where the second sequence begins elsewhere.
+kda::Answer with_boundary(const kda::Problem& problem, std::int64_t at) {
+  kda::Problem other = kda::clone(problem);
+  other.cu_seqlens[1] = at;
+  return mutant(other, "none");
 }
 
 /// Of rows that are about the chunk form.
@@ -711,10 +713,11 @@ Case case_for(const std::string& name) {
               "A_log_for_A",
               "A_log_for_dt_bias",
               "parameters_of_other_head",
+              "A_log_of_other_head",
               "A_log_softplus"}))
     c.gate = Gate::lower_bound;
-  if (one_of({"gate_lower_bound", "softplus_threshold", "A_log_inside", "dt_bias_beside", "gate_relu",
-              "gate_silu", "gate_softplus_base_2", "dt_bias_behind", "padding_decays"}))
+  if (one_of({"gate_lower_bound", "softplus_threshold", "A_log_inside", "dt_bias_beside",
+              "gate_of_other_function", "dt_bias_behind", "padding_decays"}))
     c.gate = Gate::softplus;
   c.sigmoid = one_of({"beta_raw", "beta_not_doubled", "beta_sigmoid_twice"});
   c.doubled = name == "beta_not_doubled";
@@ -737,8 +740,9 @@ Case case_for(const std::string& name) {
            name.starts_with("h_in_") || name.find("_state") != std::string::npos || name.starts_with("w_") ||
            name.starts_with("chunk_") || name.starts_with("carry_of_") || name.starts_with("inverse_") ||
            name.starts_with("part_") || name.starts_with("resumed_");
-  if (name == "carried_state_transposed") c.K = c.V = 32;
-  if (one_of({"sequence_goes_on", "gate_sums_of_stream", "initial_state_by_head", "rows_behind"}))
+  if (name == "carried_state_transposed" || name == "decay_along_columns") c.K = c.V = 32;
+  if (one_of({"sequence_goes_on", "sequence_late", "sequence_early", "gate_sums_of_stream",
+              "initial_state_by_head", "rows_behind"}))
     c.cu_seqlens = {0, 60, 130};
   if (name == "state_of_first" || name == "state_of_stream") c.cu_seqlens = {0, 65, 130};
   if (one_of({"initial_state_of_first", "initial_state_of_before", "initial_state_of_next",
@@ -796,6 +800,8 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
     for (const DType dtype : {DType::fp32, DType::bf16}) {
       if (fault.at == hypotheses::Fault::At::chunk && dtype == DType::bf16) continue;  // as in fp32
       const kda::Answer answer = is_of_chunk_form(fault, problem) ? chunk_mutant(problem, name, dtype)
+                                 : name == "sequence_late" || name == "sequence_early"
+                                     ? with_boundary(problem, name == "sequence_late" ? 61 : 59)
                                  : name == "input_in_other_layout"
                                      ? mutant(with_query_by_heads(problem), "none", dtype)
                                      : mutant(problem, name, dtype, 64);
@@ -828,7 +834,11 @@ TEST_CASE("every fault is named when a kernel has exactly this one", "[hypothese
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": the same one of the first chunk"));
       if (fault.at == hypotheses::Fault::At::factor)
         CHECK_THAT(finding.causes[0].meaning,
-                   ContainsSubstring(name == "gate_raised" ? "a bound: -0.7" : ": 0.7 of what it should be"));
+                   ContainsSubstring(name == "gate_raised"      ? "a bound: -0.7"
+                                     : name == "epsilon_larger" ? "larger by 0.01"
+                                                                : ": 0.7 of what it should be"));
+      if (fault.at == hypotheses::Fault::At::function)
+        CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": x sigmoid(x)"));
       if (fault.at == hypotheses::Fault::At::layout)
         CHECK_THAT(finding.causes[0].meaning, ContainsSubstring(": q as [B,heads,T,width]"));
       if (fault.at == hypotheses::Fault::At::chunk)
@@ -1252,6 +1262,36 @@ TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[h
     CHECK(naming.causes.front().explained > 0.98);
     CHECK(naming.causes.size() <= 3);  // tiles that end in the same rows; a mean over few channels
   }
+}
+
+TEST_CASE("a backward pass that reads an input otherwise, or is wrong by a factor, is named",
+          "[hypotheses][naming]") {
+  constexpr std::size_t chunk_size = 64;
+  const kda::Problem problem = std::move(problems_with_loss().front());
+  const auto named = [&](const kda::GradientTensors& got) {
+    return hypotheses::name_gradient_fault(problem, failed(got), {}, chunk_size, 2);
+  };
+  test::Sampled sample(2);
+  INFO(sample.text());
+  for (const char* const name :
+       {"exp2", "key_not_normalised", "beta_of_other_head", "dt_bias_missing", "value_of_other_row"}) {
+    if (!sample.next()) continue;
+    const auto fault = std::ranges::find(hypotheses::faults(), name, &hypotheses::Fault::name);
+    hypotheses::Interpretation reading(problem);
+    fault->apply(reading, 1);
+    hypotheses::GradientReading misread;
+    misread.misread = &reading;
+    const hypotheses::Naming naming = named(wrong_gradients(problem, misread, chunk_size));
+    INFO(name << (naming.nearest ? ", nearest " + naming.nearest->fault : std::string()));
+    CHECK_THAT(names(naming), ContainsSubstring(name));
+    if (!naming.causes.empty()) CHECK_THAT(naming.causes[0].meaning, ContainsSubstring("the backward pass"));
+  }
+  kda::GradientTensors got = wrong_gradients(problem, {}, chunk_size);
+  Tensor& dk = *std::ranges::find(got, "dk", &Tensor::name);
+  for (std::size_t i = 0; i < dk.size(); ++i) dk.set(i, 0.7 * dk.value(i));
+  const hypotheses::Naming naming = named(got);
+  CHECK(names(naming) == "factor");
+  if (!naming.causes.empty()) CHECK(naming.causes[0].meaning == "dk is 0.7 of what it should be");
 }
 
 TEST_CASE("a fault of the gradients of a large problem is named from a part of it", "[hypotheses][naming]") {

@@ -1,6 +1,9 @@
 #include "hypotheses/naming/faults.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <iterator>
@@ -8,6 +11,7 @@
 #include <span>
 
 #include "hypotheses/naming/conditions.hpp"
+#include "hypotheses/naming/moves.hpp"
 #include "hypotheses/naming/term_faults.hpp"
 #include "numeric/elementary.hpp"
 
@@ -20,12 +24,18 @@ using kda::Problem;
 using At = Fault::At;
 using Reading = Interpretation;
 
-constexpr double log2_of_e = 1.4426950408889634, ln_of_2 = 1 / log2_of_e;
+constexpr double log2_of_e = 1.4426950408889634;
 
 std::size_t first_sequence(std::size_t, std::size_t) { return 0; }
 std::size_t sequence_before(std::size_t own, std::size_t) { return own > 0 ? own - 1 : own; }
 std::size_t sequence_behind(std::size_t own, std::size_t count) { return own + 1 < count ? own + 1 : own; }
 std::size_t mirrored_sequence(std::size_t own, std::size_t count) { return count - 1 - own; }
+std::size_t first_head(std::size_t, std::size_t, std::size_t) { return 0; }
+std::size_t next_head(std::size_t own, std::size_t heads, std::size_t) { return (own + 1) % heads; }
+std::size_t query_head(std::size_t own, std::size_t, std::size_t group) { return own / group; }
+std::size_t interleaved_head(std::size_t own, std::size_t heads, std::size_t group) {
+  return own % (heads / group);
+}
 double mean_of(std::span<const double> row) {
   return std::accumulate(row.begin(), row.end(), 0.0) / static_cast<double>(row.size());
 }
@@ -49,6 +59,10 @@ bool has_decays_of_channels(const Problem& p) { return has_channels(p) && has_ga
 bool has_interleaved_heads(const Problem& p) { return p.dimensions().H > 1 && has_groups(p); }
 bool has_biases_of_channels(const Problem& p) { return has_bias(p) && has_gates_of_channels(p); }
 bool has_biased_A(const Problem& p) { return has_A_log(p) && p.dt_bias; }
+bool has_long_sequences(const Problem& p) {
+  const std::vector<kda::Sequence> all = p.sequences();
+  return has_sequences(p) && std::ranges::all_of(all, [](const kda::Sequence& s) { return s.length() > 1; });
+}
 bool has_padding(const Problem& p) { return has_chunks(p) && has_gate(p); }
 bool has_bounded_bias(const Problem& p) { return has_bounded_A(p) && p.dt_bias; }
 bool has_softplus_of_bias(const Problem& p) { return has_softplus_A(p) && p.dt_bias; }
@@ -73,6 +87,14 @@ void set(Reading& reading, std::size_t) {
 template <auto field, auto value = true>
 void in_chunks(Reading& reading, std::size_t rows) {
   reading.*field = value, reading.chunk = rows;
+}
+/// What a move does, for what is too frequent to be looked for last.
+void in_moved_chunks(Reading& reading, std::size_t rows) {
+  static const std::vector<plain::MovedMatrix> all = plain::moved_matrices(false, false);
+  const auto found = std::ranges::find_if(
+      all, [](const plain::MovedMatrix& one) { return one.name() == "h_of_o_transposed"; });
+  in_chunks<&Reading::chunk_fault, ChunkFault::moved>(reading, rows);
+  reading.site = found->site, reading.move = found->move;
 }
 template <auto rounding>
 void every_chunk_state(Reading& reading, std::size_t rows) {
@@ -140,6 +162,18 @@ constexpr Fault in_part(std::string_view name, std::string_view meaning) {
   return {name, meaning, has_channels, set<field>, At::everywhere, true, true};
 }
 
+/// By RowOf.
+constexpr std::array<const char*, rows_of_others> words_of_rows = {
+    "",
+    "the same one of the first chunk",
+    "the same one of the chunk before",
+    "without the offset of its sequence",
+    "that of batch row 0",
+    "that of the token before",
+    "that of the token behind",
+    "that of the token before, zeros for the first",
+    "that of the token behind, zeros for the last"};
+
 constexpr Fault list[] = {
     // The gate.
     {"exp2", "the decay is exp2(g), not exp(g)", always, set<&Reading::decay, &power_of_two>},
@@ -163,17 +197,17 @@ constexpr Fault list[] = {
      At::everywhere, true},
     {"decay_quadratic", "the decay is 1 + g + g^2 / 2, not exp(g)", always,
      set<&Reading::decay, &second_order>, At::everywhere, true},
-    {"gate_mean", "the gate is averaged over the channels of a head",
-     has_gates_of_channels, set<&Reading::one_gate, &mean_of>},
-    {"gate_of_first_channel", "all channels of a head decay as its first one",
-     has_gates_of_channels,
+    {"gate_mean", "the gate is averaged over the channels of a head", has_gates_of_channels,
+     set<&Reading::one_gate, &mean_of>},
+    {"gate_of_first_channel", "all channels of a head decay as its first one", has_gates_of_channels,
      set<&Reading::one_gate, &first_of>, At::everywhere, true},
     {"gate_raw", "g is used as the log decay, without the gate function", has_gate,
      [](Reading& r, std::size_t) { r.options.gate = Gate::none; }},
     of_gate_rule<[](GateInput& in) {
       in.function = [](const GateInput& of) { return std::max(of.bound, softplus_gate(of)); };
     }>("gate_clamped_softplus",
-       "the gate is clamp(-exp(A_log) softplus(x), min=lower_bound), not lower_bound sigmoid", has_lower_bound),
+       "the gate is clamp(-exp(A_log) softplus(x), min=lower_bound), not lower_bound sigmoid",
+       has_lower_bound),
     of_gate_rule<[](GateInput& in) { in.function = &softplus_gate; }>(
         "gate_softplus", "the gate is -exp(A_log) softplus(x), not lower_bound sigmoid", has_lower_bound),
     of_gate_rule<[](GateInput& in) { in.function = &bounded_gate; }>(
@@ -199,17 +233,8 @@ constexpr Fault list[] = {
     of_gate_rule<[](GateInput& in) {
       in.function = [](const GateInput& of) { return -softplus(of.A * (of.g + of.bias)); };
     }>("A_log_inside", "the gate is -softplus(exp(A_log) x)", has_softplus_A, true),
-    of_gate_rule<[](GateInput& in) {
-      in.function = [](const GateInput& of) { return -of.A * std::max(of.g + of.bias, 0.0); };
-    }>("gate_relu", "the gate is -exp(A_log) max(x, 0), not softplus", has_softplus, true),
-    of_gate_rule<[](GateInput& in) {
-      in.function = [](const GateInput& of) { return -of.A * (of.g + of.bias) * sigmoid(of.g + of.bias); };
-    }>("gate_silu", "the gate is -exp(A_log) x sigmoid(x), not softplus", has_softplus, true),
-    of_gate_rule<[](GateInput& in) {
-      in.function = [](const GateInput& of) {
-        return softplus_gate({of.g * ln_of_2, of.bias * ln_of_2, of.A_log, of.A * log2_of_e, of.bound, nullptr});
-      };
-    }>("gate_softplus_base_2", "softplus is log2(1 + exp2(x))", has_softplus, true),
+    {"gate_of_other_function", "softplus is another function", has_softplus,
+     [](Reading& r, std::size_t which) { r.softplus = other_softplus()[which].of; }, At::function, true},
     of_gate_rule<[](GateInput& in) {
       in.function = [](const GateInput& of) { return -of.A * (softplus(of.g) + of.bias); };
     }>("dt_bias_behind", "the gate is -exp(A_log) (softplus(g) + dt_bias)", has_softplus_of_bias, true),
@@ -220,7 +245,8 @@ constexpr Fault list[] = {
       in.function = [](const GateInput& of) {
         return of.bound * std::clamp(of.A * (of.g + of.bias) / 6 + 0.5, 0.0, 1.0);
       };
-    }>("gate_hard_sigmoid", "the gate is lower_bound clamp(exp(A_log) x / 6 + 1/2, 0, 1)", has_lower_bound, true),
+    }>("gate_hard_sigmoid", "the gate is lower_bound clamp(exp(A_log) x / 6 + 1/2, 0, 1)", has_lower_bound,
+       true),
     of_gate_rule<[](GateInput& in) { in.A = softplus(in.A_log); }>(
         "A_log_softplus", "softplus(A_log) is used, not exp(A_log)", has_A_log, true),
     of_gate_rule<[](GateInput& in) { in.g = -in.g, in.bias = -in.bias; }>(
@@ -244,6 +270,9 @@ constexpr Fault list[] = {
      set<&Reading::gate_of_query_head>},
     {"gate_of_other_head", "a value head has the gate of another one", has_heads,
      of_other_head<&HeadShifts::gate>, At::head, true},
+    {"A_log_of_other_head", "a value head has A_log of another one",
+     [](const Problem& p) { return has_heads(p) && has_A_log(p); }, of_other_head<&HeadShifts::amplitude>,
+     At::head, true},
     {"parameters_of_other_head", "a value head has A_log and dt_bias of another one",
      [](const Problem& p) { return has_heads(p) && (has_A_log(p) || has_bias(p)); },
      of_other_head<&HeadShifts::parameters>, At::head, true},
@@ -251,15 +280,15 @@ constexpr Fault list[] = {
      "sums of gates start anew at multiples of a chunk of the packed row, not of a sequence", has_sequences,
      in_chunks<&Reading::sums_of_stream>, At::chunk},
     {"dt_bias_by_channel", "dt_bias is read as [K][HV], not [HV][K]",
-     [](const Problem& p) {
-       return has_gate(p) && p.dt_bias && p.dimensions().HV > 1 && p.dimensions().decays() > 1;
-     },
+     [](const Problem&
+            p) { return has_gate(p) && p.dt_bias && p.dimensions().HV > 1 && p.dimensions().decays() > 1; },
      set<&Reading::bias_element, &bias_by_channel>},
-    {"dt_bias_of_flat_head", "all channels of head h have element h of dt_bias, taken as one row", has_biases_of_channels,
-     set<&Reading::bias_element, &bias_of_flat_head>, At::everywhere, true},
+    {"dt_bias_of_flat_head", "all channels of head h have element h of dt_bias, taken as one row",
+     has_biases_of_channels, set<&Reading::bias_element, &bias_of_flat_head>, At::everywhere, true},
     of_gate_rule<[](GateInput& in) { in.bias = 0; }>("dt_bias_missing", "dt_bias is not added", has_bias),
     of_gate_rule<[](GateInput& in) { in.bias *= 2; }>("dt_bias_doubled", "dt_bias is added twice", has_bias),
-    of_gate_rule<[](GateInput& in) { in.bias = -in.bias; }>("dt_bias_negated", "dt_bias is subtracted", has_bias),
+    of_gate_rule<[](GateInput& in) { in.bias = -in.bias; }>("dt_bias_negated", "dt_bias is subtracted",
+                                                            has_bias),
     of_gate_rule<[](GateInput& in) { in.bias /= in.A; }>(
         "dt_bias_outside", "the gate is lower_bound sigmoid(exp(A_log) g + dt_bias)", has_bounded_bias),
     of_gate_rule<[](GateInput& in) {
@@ -273,8 +302,8 @@ constexpr Fault list[] = {
     of_channels<&ChannelShifts::gate_of_first_tile>(
         "gate_of_first_tile", "the second tile of channels decays by the gates of the first",
         has_decays_of_channels),
-    of_channels<&ChannelShifts::gate_of_next>("gate_of_next_channel", "a channel decays by the gate of the next one",
-                                              has_decays_of_channels),
+    of_channels<&ChannelShifts::gate_of_next>(
+        "gate_of_next_channel", "a channel decays by the gate of the next one", has_decays_of_channels),
     // The delta rule.
     {"gate_behind_update", "the state decays behind the update, not before it", always,
      set<&Reading::decays_after_update>},
@@ -323,13 +352,17 @@ constexpr Fault list[] = {
      [](const Problem& p) { return !p.options.allow_neg_eigval; }, set<&Reading::beta_factor, 2>},
     {"prediction_of_query", "predictions read the state along q, not k", always,
      set<&Reading::prediction_of_query>, At::everywhere, true},
-    {"write_decayed", "what a token writes decays at once", always,
-     set<&Reading::write_factor, &as_it_is>, At::everywhere, true},
+    {"write_decayed", "what a token writes decays at once", always, set<&Reading::write_factor, &as_it_is>,
+     At::everywhere, true},
     {"write_by_decay", "what a token writes is multiplied by 1 - exp(g)", always,
      set<&Reading::write_factor, &what_decayed>, At::everywhere, true},
+    {"output_late", "o is that of the token before", always, set<&Reading::output_late>, At::everywhere,
+     true},
+    {"decay_along_columns", "the decay of channel i multiplies column i of the state, not row i",
+     [](const Problem& p) { return has_gates_of_channels(p) && p.dimensions().K == p.dimensions().V; },
+     set<&Reading::decays_columns>, At::everywhere, true},
     {"output_decayed_again", "o reads a state that has decayed once more", always,
      set<&Reading::decayed_again>, At::everywhere, true},
-    in_part<&Reading::prediction_missing>("prediction_missing", "predictions lack their part"),
     // q and k.
     {"l2norm_missing", "q and k are not L2-normalised", [](const Problem& p) { return p.options.qk_l2norm; },
      [](Reading& r, std::size_t) { r.options.qk_l2norm = false; }},
@@ -358,11 +391,8 @@ constexpr Fault list[] = {
       for (const double x : row) sum = to_bf16(sum + x * x);
       return std::sqrt(sum + norm_epsilon);
     }>("norm_in_bf16", "the squares of q and k are summed in bf16", true),
-    of_norm<[](KeyRow row) { return std::sqrt(squares(row) + 1e-5); }>("epsilon_1e-5", "epsilon is 1e-5, not 1e-6",
-                                                                    true),
-    of_norm<[](KeyRow row) { return std::sqrt(squares(row) + 1); }>("epsilon_1", "epsilon is 1, not 1e-6", true),
-    of_norm<[](KeyRow row) { return std::sqrt(squares(row) + 1e-3); }>("epsilon_1e-3", "epsilon is 1e-3, not 1e-6",
-                                                                    true),
+    {"value_normalised", "v is L2-normalised, too", always, set<&Reading::normalises_value>, At::everywhere,
+     true},
     {"query_key_swapped", "q and k are swapped", always, set<&Reading::query_key_swapped>},
     of_rows<&RowsOf::query>("query_of_other_row", "a token reads q of another row"),
     of_rows<&RowsOf::key>("key_of_other_row", "a token reads k of another row"),
@@ -414,45 +444,29 @@ constexpr Fault list[] = {
     {"final_state_initial", "the final state is the initial state", has_initial_state,
      set<&Reading::final, FinalState::initial>, At::everywhere, true},
     {"final_state_early", "the final state is the one behind an earlier token", always,
-     [](Reading& r, std::size_t token) { r.final = FinalState::early, r.final_at = token; }, At::stored, true},
-    {"initial_state_again", "the final state has the initial state once more, added where a part of the sequence begins",
+     [](Reading& r, std::size_t token) { r.final = FinalState::early, r.final_at = token; }, At::stored,
+     true},
+    {"initial_state_again",
+     "the final state has the initial state once more, added where a part of the sequence begins",
      has_initial_state,
-     [](Reading& r, std::size_t part) { r.final = FinalState::initial_again, r.final_at = part; }, At::part, true},
+     [](Reading& r, std::size_t part) { r.final = FinalState::initial_again, r.final_at = part; }, At::part,
+     true},
     {"initial_state_missing", "the initial state is dropped", has_initial_state,
      set<&Reading::initial_state, false>},
     {"initial_state_in_bf16", "the initial state is rounded to bf16", has_wide_initial_state,
      set<&Reading::round_initial, &to_bf16>},
     {"initial_state_of_first", "every sequence starts from the initial state of sequence 0",
      has_initial_states, set<&Reading::initial_sequence, &first_sequence>},
-    {"initial_state_of_head_0", "all heads start from the initial state of head 0", has_initial_state_of_heads,
-     [](Reading& r, std::size_t) {
-       r.initial_head = [](std::size_t, std::size_t, std::size_t) { return std::size_t{0}; };
-     },
-     At::everywhere, true},
+    {"initial_state_of_head_0", "all heads start from the initial state of head 0",
+     has_initial_state_of_heads, set<&Reading::initial_head, &first_head>, At::everywhere, true},
     {"initial_state_of_next_head", "a head starts from the initial state of the next one",
-     has_initial_state_of_heads,
-     [](Reading& r, std::size_t) {
-       r.initial_head = [](std::size_t head, std::size_t heads, std::size_t) { return (head + 1) % heads; };
-     },
-     At::everywhere, true},
+     has_initial_state_of_heads, set<&Reading::initial_head, &next_head>, At::everywhere, true},
     {"initial_state_of_query_head", "value head h starts from the initial state of head h / (HV / H)",
-     has_initial_state_of_groups,
-     [](Reading& r, std::size_t) {
-       r.initial_head = [](std::size_t head, std::size_t, std::size_t group) { return head / group; };
-     },
-     At::everywhere, true},
+     has_initial_state_of_groups, set<&Reading::initial_head, &query_head>, At::everywhere, true},
     {"initial_state_interleaved", "value head h starts from the initial state of head h mod H",
-     has_initial_state_of_groups,
-     [](Reading& r, std::size_t) {
-       r.initial_head = [](std::size_t head, std::size_t heads, std::size_t group) {
-         return head % (heads / group);
-       };
-     },
-     At::everywhere, true},
+     has_initial_state_of_groups, set<&Reading::initial_head, &interleaved_head>, At::everywhere, true},
     {"initial_state_scaled", "the initial state is multiplied by the scale", has_scaled_initial_state,
      set<&Reading::initial_scaled>, At::everywhere, true},
-    {"final_state_scaled", "the final state is multiplied by the scale", is_scaled,
-     set<&Reading::final, FinalState::scaled>, At::everywhere, true},
     {"initial_state_of_before", "every sequence starts from the initial state of the one before",
      has_initial_states, set<&Reading::initial_sequence, &sequence_before>, At::everywhere, true},
     {"initial_states_reversed", "the sequences start from the initial states in reverse order",
@@ -466,15 +480,16 @@ constexpr Fault list[] = {
      in_chunks<&Reading::loses_states>, At::chunk},
     {"state_lost", "the state before a token is lost: what follows starts from zeros", always,
      at_token<&Reading::lost_state>, At::start},
-    of_joint<Joint::alone>("part_alone",
-                           "what a part of the sequence makes of zeros is handed on, without the state before it"),
+    of_joint<Joint::alone>(
+        "part_alone", "what a part of the sequence makes of zeros is handed on, without the state before it"),
     of_joint<Joint::chunk_lost>("resumed_chunk_early",
                                 "where a sequence goes on, the state is that before the last chunk"),
     of_joint<Joint::token_twice>("resumed_token_twice",
                                  "where a sequence goes on, the token before is applied once more"),
-    of_joint<Joint::undecayed>("part_undecayed",
-                               "the state before a part of the sequence, and what the part makes of zeros, are "
-                               "added as they are"),
+    of_joint<Joint::undecayed>(
+        "part_undecayed",
+        "the state before a part of the sequence, and what the part makes of zeros, are "
+        "added as they are"),
     of_joint<Joint::unerased>("part_unerased",
                               "the state before a part of the sequence decays over it, and nothing of it is "
                               "erased"),
@@ -486,8 +501,9 @@ constexpr Fault list[] = {
                               has_initial_state),
     of_joint<Joint::chunk_twice>("resumed_chunk_twice",
                                  "where a sequence goes on, the chunk before is applied once more"),
-    of_joint<Joint::decay_twice>("resumed_decay_twice",
-                                 "where a sequence goes on, the decays of the chunk before are applied once more"),
+    of_joint<Joint::decay_twice>(
+        "resumed_decay_twice",
+        "where a sequence goes on, the decays of the chunk before are applied once more"),
     {"state_in_bf16", "the state is rounded to bf16 at every token", always,
      set<&Reading::round_state, &to_bf16>},
     {"state_in_fp16", "the state is rounded to fp16 at every token", always,
@@ -509,18 +525,19 @@ constexpr Fault list[] = {
     {"chunk_states_in_fp16", "the state behind every chunk, the last one, too, is rounded to fp16",
      has_chunks, every_chunk_state<&to_fp16>, At::chunk},
     {"carried_state_transposed", "o reads the states between chunks in the other layout (K and V swapped)",
-     [](const Problem& p) { return p.dimensions().K == p.dimensions().V; },
-     in_chunks<&Reading::transposed_states>, At::chunk},
-    {"tail_lost", "the final state lacks a shorter last chunk", has_chunks, in_chunks<&Reading::final, FinalState::tail_lost>,
-     At::chunk},
+     [](const Problem& p) { return has_chunk_form(p) && p.dimensions().K == p.dimensions().V; },
+     in_moved_chunks, At::chunk},
+    {"tail_lost", "the final state lacks a shorter last chunk", has_chunks,
+     in_chunks<&Reading::final, FinalState::tail_lost>, At::chunk},
     {"tail_decay_stale", "a shorter last chunk decays the state by the gates of the chunk before", has_chunks,
      in_chunks<&Reading::final, FinalState::tail_decay_stale>, At::chunk},
     {"tail_end_lost", "a shorter last chunk reads the end of its gates from a row behind it, where it is 0",
      has_chunks, in_chunks<&Reading::final, FinalState::tail_end_lost>, At::chunk, true},
-    {"padding_decays", "rows that a shorter last chunk lacks decay the final state by the gate of zeros", has_padding,
-     in_chunks<&Reading::final, FinalState::padding_decays>, At::chunk, true},
+    {"padding_decays", "rows that a shorter last chunk lacks decay the final state by the gate of zeros",
+     has_padding, in_chunks<&Reading::final, FinalState::padding_decays>, At::chunk, true},
     {"rows_behind",
-     "rows behind the end of a shorter last chunk count: the state gets those of the next sequence, undecayed",
+     "rows behind the end of a shorter last chunk count: the state gets those of the next sequence, "
+     "undecayed",
      has_sequences, in_chunks<&Reading::final, FinalState::rows_behind>, At::chunk, true},
     {"stale_rows",
      "rows behind the end of a shorter last chunk count: the state gets what the chunk before wrote there",
@@ -538,12 +555,11 @@ constexpr Fault list[] = {
         "anchors_apart",
         "blocks of 16 off the diagonal lack the decay of their first row: the anchors of rows and columns "
         "differ"),
-    of_chunk_form<ChunkFault::sums_over_chunks>(
-        "sums_over_chunks", "sums of gates do not start anew where a chunk begins", true),
+    of_chunk_form<ChunkFault::sums_over_chunks>("sums_over_chunks",
+                                                "sums of gates do not start anew where a chunk begins", true),
     of_chunk_form<ChunkFault::end_of_row_before>("end_of_row_before",
                                                  "G_n is that of the last row but one of a chunk", true),
     of_chunk_form<ChunkFault::column_beta>("column_beta", "L has the beta of its column, not of its row"),
-    of_chunk_form<ChunkFault::inverse_missing>("inverse_missing", "L is not inverted: A = I"),
     of_chunk_form<ChunkFault::inverse_series_2>("inverse_series_2",
                                                 "the series of the inverse ends behind L"),
     of_chunk_form<ChunkFault::inverse_series_4>("inverse_series_4",
@@ -552,7 +568,6 @@ constexpr Fault list[] = {
                                                 "the series of the inverse ends behind L^7"),
     of_chunk_form<ChunkFault::inverse_series_16>("inverse_series_16",
                                                  "the series of the inverse ends behind L^15"),
-    of_chunk_form<ChunkFault::inverse_transposed>("inverse_transposed", "the inverse is transposed"),
     of_chunk_form<ChunkFault::carry_by_column>(
         "carry_by_column", "exp(G_n) decays the columns of the state, not its rows", true),
     of_chunk_form<ChunkFault::writes_unerased>("writes_unerased",
@@ -577,9 +592,7 @@ constexpr Fault list[] = {
      [](const Problem& p) { return has_chunk_form(p) && has_sequences(p); },
      in_chunks<&Reading::chunk_fault, ChunkFault::state_of_stream>, At::chunk, true},
     {"inverse_product", "a block of 16 of the inverse lacks one product of its sum", has_chunk_form,
-     [](Reading& r, std::size_t which) {
-       r.chunk_fault = ChunkFault::inverse_product, r.block = which;
-     },
+     [](Reading& r, std::size_t which) { r.chunk_fault = ChunkFault::inverse_product, r.block = which; },
      At::block},
     // What is wrong by some factor.
     {"scale_factor", "the scale is wrong by a factor", always, by_factor<&Reading::output_factor>,
@@ -588,10 +601,16 @@ constexpr Fault list[] = {
      At::factor},
     {"gate_raised", "log decays are raised to a bound: -{:.4g}", always, by_factor<&Reading::lowest_gate>,
      At::factor, true},
+    {"epsilon_larger", "epsilon is larger by {:.4g}", has_norm, by_factor<&Reading::more_epsilon>, At::factor,
+     true},
     {"beta_factor", "beta is wrong by a factor", has_beta, by_factor<&Reading::beta_factor>, At::factor},
     // Sequences, and layouts of their states.
     {"sequence_goes_on", "a sequence starts from the state that the one before it left",
      [](const Problem& p) { return p.sequences().size() > 1; }, set<&Reading::goes_on>},
+    {"sequence_late", "sequences behind the first of a row begin one token late", has_long_sequences,
+     set<&Reading::begins_late, 1>, At::everywhere, true},
+    {"sequence_early", "sequences behind the first of a row begin one token early", has_long_sequences,
+     set<&Reading::begins_late, -1>, At::everywhere, true},
     {"initial_state_transposed", "the initial state is read in the other layout (K and V swapped)",
      has_initial_state, set<&Reading::initial_state_transposed>},
     {"final_state_transposed", "the final state is written in the other layout (K and V swapped)", always,
@@ -626,6 +645,30 @@ std::span<const Fault> faults() {
   return all;
 }
 
+std::string words_of_place(const Fault& fault, std::size_t at) {
+  const std::size_t layouts = input_layouts().size();
+  switch (fault.at) {
+    case At::head:
+      return fmt::format(" ({} further on)", at);
+    case At::layout:
+      return fmt::format(": {} {}", token_inputs[at / layouts], input_layouts()[at % layouts].name);
+    case At::function:
+      return fmt::format(": {}", other_softplus()[at].words);
+    case At::row:
+      return fmt::format(": {}", words_of_rows[at]);
+    case At::chunk:
+      return fmt::format(" (chunks of {})", at);
+    case At::part:
+      return fmt::format(" (parts of {})", at);
+    case At::block: {
+      const InverseProduct& of = inverse_products[at];
+      return fmt::format(" (block {0},{1}: L({0},{2}) A({2},{1}))", of.row, of.column, of.m);
+    }
+    default:
+      return is_at_token(fault) ? fmt::format(" (t={})", at) : std::string();
+  }
+}
+
 std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_rows) {
   constexpr double usual_factor = 1.25;
   switch (fault.at) {
@@ -636,6 +679,7 @@ std::size_t place_of(const Fault& fault, std::size_t token, std::size_t chunk_ro
       return token;
     case At::block:
     case At::layout:
+    case At::function:
       return 0;
     case At::head:
       return 1;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "hypotheses/naming/interpretation.hpp"
@@ -14,16 +15,17 @@ struct Fault {
   /// What `at` is, and so how often it is tried.
   enum class At : unsigned char {
     everywhere,
-    token,   ///< one that shows at once, or somewhat later
-    start,   ///< of a part that a sequence is computed in: the first token that deviates
-    stored,  ///< one behind which the state is the final one
-    chunk,   ///< rows of the kernel's chunks
-    part,    ///< tokens of the parts that a sequence is computed in
-    block,   ///< which of inverse_products
-    head,    ///< how many heads further the other one is
-    row,     ///< which RowOf
-    layout,  ///< which of token_inputs times their layouts, and which of input_layouts
-    factor,  ///< what is wrong by a factor: that factor, in units of `factor_unit`; it is fitted
+    token,     ///< one that shows at once, or somewhat later
+    start,     ///< of a part that a sequence is computed in: the first token that deviates
+    stored,    ///< one behind which the state is the final one
+    chunk,     ///< rows of the kernel's chunks
+    part,      ///< tokens of the parts that a sequence is computed in
+    block,     ///< which of inverse_products
+    head,      ///< how many heads further the other one is
+    row,       ///< which RowOf
+    layout,    ///< which of token_inputs times their layouts, and which of input_layouts
+    function,  ///< which of other_softplus
+    factor,    ///< what is wrong by a factor: that factor, in units of `factor_unit`; it is fitted
   };
   static constexpr double factor_unit = 1e-9;
 
@@ -44,6 +46,8 @@ struct Fault {
 };
 
 std::span<const Fault> faults();
+/// Of `at`, behind its meaning: " (chunks of 64)".
+std::string words_of_place(const Fault& fault, std::size_t at);
 
 inline bool is_at_token(const Fault& fault) {
   return fault.at == Fault::At::token || fault.at == Fault::At::start || fault.at == Fault::At::stored;

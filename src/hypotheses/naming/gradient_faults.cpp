@@ -28,7 +28,7 @@ struct TermRow {
 const std::vector<TermRow>& term_rows() {
   static const std::vector<TermRow> rows{
       {dv_scores, "dv_scores", "dv", "Aqk^T do", {lost, negated, doubled}},
-      {dv_state, "dv_state", "dv", "kg dh", {lost, negated, undecayed, doubled}},
+      {dv_state, "dv_state", "dv", "kg dh", {lost, negated, undecayed, doubled, first_tile, last_tile}},
       {dh_carry, "dh_carry", "the gradient of the state", "2^Gn dh", {lost, undecayed}},
       {dh_query,
        "dh_query",
@@ -40,13 +40,13 @@ const std::vector<TermRow>& term_rows() {
        "dq_state",
        "dq",
        "scale 2^G (do h^T)",
-       {lost, lost_alone, negated, undecayed, unscaled, doubled}},
+       {lost, lost_alone, negated, undecayed, unscaled, doubled, first_tile, last_tile}},
       {dq_scores, "dq_scores", "dq", "dAqk k 2^(G_i - G_j)", {lost, lost_alone, undecayed, unscaled}},
       {dk_state,
        "dk_state",
        "dk",
        "2^(Gn - G) (v_new dh^T)",
-       {lost, lost_alone, negated, undecayed, doubled}},
+       {lost, lost_alone, negated, undecayed, doubled, first_tile, last_tile}},
       {dk_w, "dk_w", "dk", "beta 2^G dkb", {lost, negated, undecayed, unweighted, doubled}},
       {dk_rows, "dk_rows", "dk", "beta dAkk k 2^(G_i - G_j)", {lost, negated, undecayed, unweighted}},
       {dk_scores,
@@ -55,19 +55,23 @@ const std::vector<TermRow>& term_rows() {
        "dAqk^T q 2^(G_i - G_j)",
        {lost, negated, undecayed, unscaled, scaled_twice}},
       {dk_columns, "dk_columns", "dk", "dAkk^T beta k 2^(G_i - G_j)", {lost, negated, undecayed, unweighted}},
-      {dAqk, "dAqk", "all that follows", "dAqk", {lost, unscaled, scaled_twice}},
-      {dw, "dw", "all that follows", "dw", {lost, negated}},
+      {dAqk, "dAqk", "all that follows", "dAqk", {lost, unscaled, scaled_twice, first_tile, last_tile}},
+      {dw, "dw", "all that follows", "dw", {lost, negated, first_tile, last_tile}},
       {dA, "dA", "dAkk", "dA", {unweighted}},
-      {dA_v, "dA_v", "dAkk", "dv v^T", {lost, negated}},
-      {dA_w, "dA_w", "dAkk", "dw (k 2^G)^T", {lost, negated, undecayed}},
+      {dA_v, "dA_v", "dAkk", "dv v^T", {lost, negated, first_tile, last_tile}},
+      {dA_w, "dA_w", "dAkk", "dw (k 2^G)^T", {lost, negated, undecayed, first_tile, last_tile}},
       {dAkk, "dAkk", "all that follows", "dAkk", {lost, negated}},
-      {dbeta_v, "dbeta_v", "dbeta", "dvb v", {lost, negated, doubled}},
-      {dbeta_w, "dbeta_w", "dbeta", "dkb k 2^G", {lost, negated, undecayed}},
+      {dbeta_v, "dbeta_v", "dbeta", "dvb v", {lost, negated, doubled, first_tile, last_tile}},
+      {dbeta_w, "dbeta_w", "dbeta", "dkb k 2^G", {lost, negated, undecayed, first_tile, last_tile}},
       {dbeta_rows, "dbeta_rows", "dbeta", "dAkk k k 2^(G_i - G_j)", {lost, negated, weighted}},
       {dG_query, "dG_query", "dg", "q dq of the state", {lost, negated}},
       {dG_key, "dG_key", "dg", "-k dk of the state", {lost, negated}},
       {dG_w, "dG_w", "dg", "beta dkb k 2^G", {lost, negated}},
-      {dGn_state, "dGn_state", "dg", "2^Gn h dh of a chunk's last row", {lost, negated, undecayed, doubled}},
+      {dGn_state,
+       "dGn_state",
+       "dg",
+       "2^Gn h dh of a chunk's last row",
+       {lost, negated, undecayed, doubled, first_tile, last_tile}},
       {dGn_keys, "dGn_keys", "dg", "k dk of a chunk's last row", {lost, negated, doubled}},
       {dG_scores, "dG_scores", "dg", "q dqi", {lost, negated}},
       {dG_rows, "dG_rows", "dg", "k beta row", {lost, negated}},
@@ -84,6 +88,7 @@ std::string meaning_of(const TermRow& row, TermFault change) {
   return with_fault(fmt::format("in {} the term {}", row.of, row.formula), change);
 }
 
+bool has_tiles(const Problem& p) { return p.dimensions().K > 1 && p.dimensions().V > 1; }
 bool has_state_gradient(const Problem& p) { return p.state_gradient.has_value(); }
 bool has_state_gradients(const Problem& p) { return has_state_gradient(p) && p.sequences().size() > 1; }
 bool has_gradients_of_heads(const Problem& p) { return has_state_gradient(p) && has_heads(p); }
@@ -196,6 +201,10 @@ const std::vector<GradientFault>& other_faults() {
        has_groups, put<&GradientReading::query_groups, GroupSum::interleaved>},
       {"key_interleaved", "dk of head h is summed over value heads h, h + H, ..., not those of its group",
        has_groups, put<&GradientReading::key_groups, GroupSum::interleaved>},
+      {"first_of_group_lost", "dq and dk lack the first value head of its group", has_groups,
+       of_groups<GroupSum::without_first>},
+      {"last_of_group_lost", "dq and dk lack the last value head of its group", has_groups,
+       of_groups<GroupSum::without_last>},
       {"mean_of_group", "dq and dk are the mean over a group, not its sum", has_groups,
        of_groups<GroupSum::mean>},
       {"groups_interleaved",
@@ -207,9 +216,6 @@ const std::vector<GradientFault>& other_faults() {
       {"query_scaled_twice", "dq has the scale twice", always, put<&GradientReading::query_scale_power, 1>},
       // In chunks.
       {"inclusive_mask", "dAkk has the diagonal, too", always, put_fault<inclusive_mask>},
-      {"scores_strict", "dAqk lacks its diagonal", always, put_fault<scores_strict>},
-      {"blocks_apart", "dAkk lacks what lies outside its blocks of 16 rows", has_chunks,
-       put_fault<blocks_apart>},
       {"not_transposed", "dAkk is A dA A, not A^T dA A^T", always, put_fault<not_transposed>},
       {"one_sided", "dAkk is A^T dA, not A^T dA A^T", always, put_fault<one_sided>},
       {"second_transposed", "dAkk is A dA A^T, not A^T dA A^T", always, put_fault<second_transposed>},
@@ -228,8 +234,6 @@ const std::vector<GradientFault>& other_faults() {
        put_fault<early_rounding>},
       {"scores_of_u", "dAqk is made with u, not with v_new", always, put_fault<scores_of_u>},
       {"key_w_lost", "dk and dbeta lack what w gives them, and dg has it", always, put_fault<key_w_lost>},
-      {"beta_of_first_channels", "what w gives dbeta is summed over the first half of the channels",
-       has_channels, put_fault<beta_of_half>},
       {"beta_divided", "dbeta is zero where beta is: it was divided by beta",
        [](const Problem& p) {
          const Tensor& beta = p.beta;
@@ -240,8 +244,6 @@ const std::vector<GradientFault>& other_faults() {
        put<&GradientReading::divided_by_beta, true>},
       {"tail_decay_lost", "in a shorter last chunk the decay of dk to its end is read from a row behind it",
        has_chunks, put_fault<tail_decay_lost>},
-      {"key_w_of_first_tile", "dk, dbeta and dg lack what w gives them, in the second tile of channels",
-       has_channels, put_fault<key_w_of_first_tile>},
       {"value_without_state", "dv lacks kg dh, and what follows from it has it", always,
        put_fault<value_without_state>},
       {"writes_unerased", "dk of the state is made with u, not with v_new", always,
@@ -249,6 +251,8 @@ const std::vector<GradientFault>& other_faults() {
       // dg.
       {"final_product_lost", "dg lacks what the final state and dht give it", has_state_gradient,
        put_fault<final_product_lost>},
+      {"query_products_lost", "dg lacks q dq", always,
+       [](GradientReading& r) { r.term = dG_query, r.also = dG_scores; }},
       {"within_lost", "dg lacks what the scores and L of its chunk give it", always, put_fault<within_lost>},
       {"first_token_masked", "dg of the first token is missing", always, put_fault<first_token>},
       {"last_row_of_tile", "a shorter last chunk loses what the decay of the state adds to dg", has_chunks,
@@ -281,6 +285,8 @@ const std::vector<GradientFault>& other_faults() {
        put<&GradientReading::state_gradient, StateGradientOf::transposed>},
       {"state_gradient_of_next_head", "dht of the next head is read", has_gradients_of_heads,
        put<&GradientReading::state_gradient, StateGradientOf::next_head>},
+      {"state_gradient_every_chunk", "dht is added behind every chunk",
+       [](const Problem& p) { return has_state_gradient(p) && has_chunks(p); }, put_fault<every_chunk>},
       {"state_gradient_goes_on", "the gradient of the state goes on from the sequence behind", has_sequences,
        put<&GradientReading::state_gradient, StateGradientOf::with_next>},
       {"chunks_apart", "the gradient of the state does not reach the chunk before", has_chunks,
@@ -297,10 +303,6 @@ const std::vector<GradientFault>& other_faults() {
        put_fault<carry_by_mean>},
       {"carry_by_column", "the gradient of the state decays by the gates of its column, not of its row",
        has_square_state, put_fault<carry_by_column>},
-      {"gradient_stored_in_bf16", "the gradient of the state is rounded to bf16 behind each chunk",
-       has_chunks, put_fault<carry_stored_in_bf16>},
-      {"gradient_read_in_bf16", "products read the gradient of the state in bf16, and it is carried as it is",
-       has_chunks, put_fault<carry_read_in_bf16>},
       {"gradient_carried_in_bf16", "the gradient of the state is rounded to bf16 before each chunk",
        has_chunks, put_fault<carry_in_bf16>},
       {"first_head_decay", "the gradient of the state decays from chunk to chunk by the gates of head 0",
@@ -472,8 +474,9 @@ std::span<const GradientFault> gradient_faults() {
     std::vector<GradientFault> all = other_faults();
     for (const TermRow& row : term_rows())
       for (const TermFault change : row.changes)
-        all.push_back({fmt::format("{}_{}", row.name, name_of(change)), meaning_of(row, change), always,
-                       nullptr, row.term, change});
+        all.push_back({fmt::format("{}_{}", row.name, name_of(change)), meaning_of(row, change),
+                       change == first_tile || change == last_tile ? has_tiles : always, nullptr, row.term,
+                       change});
     return all;
   }();
   return rows;

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <deque>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "hypotheses/errors.hpp"
+#include "hypotheses/naming/faults.hpp"
 #include "hypotheses/naming/moves.hpp"
 #include "hypotheses/naming/rank.hpp"
 #include "hypotheses/naming/reference_backward.hpp"
+#include "hypotheses/naming/reference_chunk.hpp"
 #include "kda/bounds/log_decays.hpp"
 #include "kda/problem/excerpt.hpp"
 #include "kda/problem/heads.hpp"
@@ -23,7 +26,7 @@ namespace {
 using kda::Problem;
 using tensor::Tensor;
 
-constexpr double most_work = 1 << 24, little_work = 1 << 21;  // some seconds; one
+constexpr double most_work = 1 << 24, little_work = 1 << 19;  // some seconds; little
 constexpr std::size_t least_chunks = 3;  // of a part: the one that deviates, and its neighbours
 
 double work_of(const Problem& problem, std::size_t chunk_size) {
@@ -158,10 +161,66 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
 constexpr Thresholds of_gradients{
     .least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01, .times_left = 4};
 
-/// `only`: those of the faults that are tried.
-template <class Only>
+/// What a backward pass reads otherwise than the forward pass did: faults of inputs.
+struct Misread {
+  std::string name, meaning;
+  Interpretation reading;
+  bool is_of_heads;
+};
+std::vector<Misread> misread_inputs(const Problem& problem) {
+  using At = Fault::At;
+  std::vector<Misread> list;
+  const kda::Sequence s = problem.sequences().back();
+  const std::size_t head = problem.dimensions().HV - 1;
+  const auto read = [&](const Interpretation& reading) {
+    return plain::head_of(problem, reading, {s, s.begin, s.end, head});
+  };
+  const plain::Head right = read(Interpretation(problem));
+  for (const Fault& fault : faults()) {
+    if (!fault.applies(problem)) continue;
+    std::vector<std::size_t> places(fault.at == At::everywhere ? 1
+                                    : fault.at == At::function ? other_softplus().size()
+                                    : fault.at == At::row      ? rows_of_others
+                                                               : 0);
+    std::iota(places.begin(), places.end(), std::size_t{0});
+    if (fault.at == At::head) places = {1, problem.dimensions().HV - 1};
+    for (const std::size_t at : places) {
+      Interpretation reading(problem);
+      fault.apply(reading, at);
+      const plain::Head got = read(reading);
+      const bool is_other = got.q.values() != right.q.values() || got.k.values() != right.k.values() ||
+                            got.v.values() != right.v.values() || got.g.values() != right.g.values() ||
+                            got.beta != right.beta || got.scale != right.scale;
+      if (is_other)
+        list.push_back(
+            {std::string(fault.name),
+             fmt::format("the backward pass is one where {}{}", fault.meaning, words_of_place(fault, at)),
+             reading, fault.at == At::head});
+    }
+  }
+  return list;
+}
+
+/// What errs, multiplied by a number of its own.
+Candidate by_factors(const std::vector<Unit>& units) {
+  UnitValues values;
+  std::string text;
+  for (const Unit& unit : units) {
+    values.push_back(unit.right);
+    double along = 0, squares = 0;
+    for (std::size_t i = 0; i < unit.right.size(); ++i)
+      along += unit.got[i] * unit.right[i], squares += unit.right[i] * unit.right[i];
+    if (is_right(unit) || !(squares > 0)) continue;
+    for (double& x : values.back()) x *= along / squares;
+    text += fmt::format("{}{} is {:.4g}", text.empty() ? "" : ", ", unit.tensor, along / squares);
+  }
+  return {"factor", text + " of what it should be", [values] { return values; }};
+}
+
+/// `only`: those of the faults that are tried; `is_read`: of misread inputs.
+template <class Only, class IsRead>
 Naming named(const Problem& problem, const std::vector<FailedGradient>& output, std::size_t chunk_size,
-             int threads, std::size_t first_chunk, const Only& only) {
+             int threads, std::size_t first_chunk, const Only& only, const IsRead& is_read) {
   const BackwardReference reference(problem, chunk_size);
   const auto with = [&](const GradientReading& reading) {
     return values_of(output, reference.gradients(reading, numeric::DType::fp64));
@@ -186,14 +245,41 @@ Naming named(const Problem& problem, const std::vector<FailedGradient>& output, 
   const std::vector<Candidate> of_all = candidates({});
   naming.tried = of_all.size();
   rank(units, of_all, of_gradients, threads, naming);
-  if (!naming.causes.empty() || problem.sequences().size() > 1) return naming;
-  // A chunk alone: the last that deviates.
+  if (!naming.causes.empty()) return naming;
   std::optional<Cause> nearest = std::exchange(naming.nearest, {});
-  const std::size_t last = last_deviation(units, problem.dimensions().T);
-  rank(units, candidates(last / chunk_size), of_gradients, threads, naming);
+  Thresholds of_factors = of_gradients;
+  of_factors.least_explained = 0.99;
+  rank(units, {by_factors(units)}, of_factors, threads, naming);
+  if (!naming.causes.empty()) return naming;
+  if (problem.sequences().size() == 1) {  // a chunk alone: the last that deviates
+    const std::size_t last = last_deviation(units, problem.dimensions().T);
+    rank(units, candidates(last / chunk_size), of_gradients, threads, naming);
+  }
+  if (naming.causes.empty()) {
+    std::vector<Candidate> list;
+    for (const Misread& one : misread_inputs(problem))
+      if (is_read(one))
+        list.push_back({one.name, one.meaning, [&with, reading = one.reading] {
+                          GradientReading by;
+                          by.misread = &reading;
+                          return with(by);
+                        }});
+    rank(units, list, of_gradients, threads, naming);
+  }
   if (nearest && (!naming.nearest || naming.nearest->explained < nearest->explained) && naming.causes.empty())
     naming.nearest = std::move(nearest);
   return naming;
+}
+
+/// Whether a change of a matrix reaches what errs, and clearly nothing that is right.
+bool changes_what_errs(const std::vector<Unit>& units, const UnitValues& changed) {
+  constexpr double clearly = 30;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const double limit = (is_right(units[i]) ? clearly : 1) * units[i].limit;
+    const bool is_changed = !is_right({{}, limit, changed[i], units[i].right, 0});
+    if (units[i].has_to_stay && is_changed == is_right(units[i])) return false;
+  }
+  return true;
 }
 
 /// No fault of the table, but a matrix of the chunk form that is another one: looked for in a head and the
@@ -206,11 +292,23 @@ Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& 
   });
   std::erase_if(list, [](const plain::MovedMatrix& one) { return one.move->is_beside(); });
   const auto ranked = [&](const Problem& of, const std::vector<FailedGradient>& got,
-                          const std::vector<plain::MovedMatrix>& moved, std::size_t most_named) {
+                          std::vector<plain::MovedMatrix> moved, std::size_t most_named) {
     const BackwardReference reference(of, chunk_size);
     const auto with = [&](const GradientReading& reading) {
       return values_of(got, reference.gradients(reading, numeric::DType::fp64));
     };
+    const std::vector<Unit> units = units_of(got, with({}));
+    std::map<const plain::Site*, bool> is_suspect;
+    for (const plain::MovedMatrix& one : moved) {
+      if (one.move->name != "halved") continue;
+      GradientReading reading;
+      reading.site = one.site, reading.move = one.move;
+      is_suspect[one.site] = changes_what_errs(units, with(reading));
+    }
+    std::erase_if(moved, [&](const plain::MovedMatrix& one) {
+      const auto found = is_suspect.find(one.site);
+      return found != is_suspect.end() && !found->second;
+    });
     std::vector<Candidate> candidates;
     for (const plain::MovedMatrix& one : moved) {
       GradientReading reading;
@@ -220,7 +318,7 @@ Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& 
     Thresholds thresholds = of_gradients;
     thresholds.most_named = most_named;
     Naming naming;
-    rank(units_of(got, with({})), candidates, thresholds, threads, naming);
+    rank(units, candidates, thresholds, threads, naming);
     return naming;
   };
   constexpr std::size_t most_asked = 48, few = 3, chunks = 2;
@@ -250,27 +348,34 @@ Naming name_gradient_fault(const Problem& problem, const std::vector<FailedGradi
     return naming;
   };
   if (work <= little_work)
-    return or_by_move(named(problem, output, chunk_size, threads, 0,
-                            [](const GradientFault&, const GradientReading&) { return true; }));
+    return or_by_move(named(
+        problem, output, chunk_size, threads, 0,
+        [](const GradientFault&, const GradientReading&) { return true; },
+        [](const Misread&) { return true; }));
   // A sequence is differentiated whole once, to find where it deviates.
   constexpr double longest = 1 << 29;  // some seconds
   const kda::Dimensions& d = problem.dimensions();
   const auto tokens = static_cast<double>(problem.sequences().at(place.sequence).length());
   if (tokens == 0 || tokens * static_cast<double>(problem.heads_per_group() * d.K * d.V) > longest) return {};
   const Part part = part_of(problem, output, place, chunk_size, threads);
-  Naming of_part =
-      named(part.problem, part.output, chunk_size, threads, part.begin / chunk_size,
-            [&](const GradientFault&, const GradientReading& reading) { return part.has(reading); });
+  Naming of_part = named(
+      part.problem, part.output, chunk_size, threads, part.begin / chunk_size,
+      [&](const GradientFault&, const GradientReading& reading) { return part.has(reading); },
+      [](const Misread&) { return true; });
   of_part.sequence = part.sequence, of_part.heads = part.heads;
   of_part.begin = part.sequence.begin + part.begin, of_part.end = part.sequence.begin + part.end;
   if (work > most_work) return or_by_move(std::move(of_part));
   // Of the whole: what explains the part, what does not show there, and what is soon tried.
-  Naming naming = named(problem, output, chunk_size, threads, 0,
-                        [&](const GradientFault& fault, const GradientReading& reading) {
-                          const bool was_tried = part.has(reading) && fault.applies(part.problem);
-                          return !reading.is_of_chunks() || !was_tried ||
-                                 std::ranges::count(of_part.causes, fault.name, &Cause::fault) > 0;
-                        });
+  Naming naming = named(
+      problem, output, chunk_size, threads, 0,
+      [&](const GradientFault& fault, const GradientReading& reading) {
+        const bool was_tried = part.has(reading) && fault.applies(part.problem);
+        return !reading.is_of_chunks() || !was_tried ||
+               std::ranges::count(of_part.causes, fault.name, &Cause::fault) > 0;
+      },
+      [&](const Misread& one) {
+        return one.is_of_heads || std::ranges::count(of_part.causes, one.meaning, &Cause::meaning) > 0;
+      });
   return or_by_move(naming.causes.empty() ? std::move(of_part) : std::move(naming));
 }
 

@@ -1,6 +1,7 @@
 #include "hypotheses/naming/interpretation.hpp"
 
 #include <algorithm>
+#include <numbers>
 #include <utility>
 
 #include "hypotheses/naming/moves.hpp"
@@ -31,9 +32,10 @@ class HeadInputs {
     for (std::size_t input = 0; input < axes_.size(); ++input)
       axes_[input] = axes_of(d_, static_cast<TokenInput>(input), reading.chunk);
     if (!problem.A_log) return;
-    A_log_ = problem.A_log->value(reading.A_log_of_query_head
-                                      ? head_ / problem.heads_per_group()
-                                      : (gate_head() + reading.further.parameters) % d_.HV);
+    A_log_ = problem.A_log->value(
+        reading.A_log_of_query_head
+            ? head_ / problem.heads_per_group()
+            : (gate_head() + reading.further.parameters + reading.further.amplitude) % d_.HV);
     A_ = numeric::exp(A_log_);
   }
 
@@ -50,7 +52,12 @@ class HeadInputs {
     if (is_zeros(reading_.rows.value, t)) return 0;
     const std::size_t head = (head_ + reading_.further.value) % d_.HV;
     const std::size_t at = element(TokenInput::value, row_of(reading_.rows.value, t), head, column(lane));
-    return problem_.write ? problem_.write->value(at) * problem_.v.value(at) : problem_.v.value(at);
+    const double x = problem_.write ? problem_.write->value(at) * problem_.v.value(at) : problem_.v.value(at);
+    if (!reading_.normalises_value) return x;
+    double sum = norm_epsilon;
+    for (std::size_t v = at - column(lane), end = v + d_.V; v < end; ++v)
+      sum += problem_.v.value(v) * problem_.v.value(v);
+    return x / std::sqrt(sum);
   }
 
   /// What predictions read the state along, from the key: erase * k where there is an erase gate.
@@ -165,7 +172,8 @@ class HeadInputs {
     std::vector<double> of_heads(reading_.norm_of_heads ? d_.H * d_.K : 0);
     for (std::size_t k = 0; k < of_heads.size(); ++k)
       of_heads[k] = tensor.value((sequence_.batch * d_.T + t) * of_heads.size() + k);
-    const double length = reading_.length(reading_.norm_of_heads ? of_heads : row);
+    double length = reading_.length(reading_.norm_of_heads ? of_heads : row);
+    if (reading_.more_epsilon > 0) length = std::sqrt(length * length + reading_.more_epsilon);
     for (double& x : row) x /= length;
   }
 
@@ -186,6 +194,7 @@ class HeadInputs {
     GateInput in = gate_input(t, k, head);
     for (const Interpretation::GateRule rule : reading_.gate_rules)
       if (rule != nullptr) rule(in);
+    if (reading_.softplus != nullptr) return -in.A * reading_.softplus(in.g + in.bias);
     const double* const known = known_value(t, k, in);
     return known != nullptr ? *known : in.function(in);
   }
@@ -300,6 +309,7 @@ class Recurrence {
     if (reading_.chunk_fault != ChunkFault::none) return in_chunks();
     ExcerptAnswer answer;
     answer.o.reserve((excerpt_.end - excerpt_.begin) * V_);
+    std::vector<double> last(V_);
     for (std::size_t t = excerpt_.begin; t < excerpt_.end; ++t) {
       const LastToken fate = t + 1 == excerpt_.sequence.end ? reading_.last_token : LastToken::computed;
       if (fate != LastToken::dropped) {
@@ -310,6 +320,8 @@ class Recurrence {
       if (fate == LastToken::dropped || fate == LastToken::unwritten)
         std::fill(output_.begin(), output_.end(), 0.0);
       answer.o.insert(answer.o.end(), output_.begin(), output_.end());
+      if (reading_.output_late)
+        std::copy(last.begin(), last.end(), answer.o.end() - static_cast<std::ptrdiff_t>(V_)), last = output_;
     }
     end_chunk();
     hand_back();
@@ -327,9 +339,6 @@ class Recurrence {
         break;
       case FinalState::zero:
         std::ranges::fill(state_, 0.0);
-        break;
-      case FinalState::scaled:
-        for (double& x : state_) x *= *reading_.options.scale;
         break;
       case FinalState::initial:
       case FinalState::early:
@@ -438,7 +447,6 @@ class Recurrence {
     inputs_.query(t, q_), inputs_.key(t, k_), inputs_.read(t, k_, read_key_), inputs_.gates(t, gates_);
     for (std::size_t i = 0; i < K_; ++i) {
       const bool is_hit = plain::is_among(reading_.channels, i, K_);
-      if (reading_.prediction_missing && is_hit) read_key_[i] = 0;
       if (reading_.untouched && is_hit) q_[i] = k_[i] = read_key_[i] = gates_[i] = 0;
       const double sum = reading_.round_sums(sums_[i] + gates_[i]);
       // The difference of rounded sums, where they are rounded.
@@ -472,7 +480,6 @@ class Recurrence {
     if (!reading_.output_misses_own) read(state_, q_, output_);
     if (const double beta = inputs_.beta(t, 0); reading_.output_has_own_unweighted && beta != 0)
       add_own(1 / beta - 1);
-    if (reading_.transposed_states && K_ == V_) read_transposed();
     for (double& x : output_) x *= reading_.output_factor;
     if (reading_.decays_after_update) apply_decay();
     if (reading_.round_stored != &unchanged)
@@ -484,10 +491,7 @@ class Recurrence {
   static void add(const std::vector<double>& from, double factor, std::vector<double>& to) {
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += factor * from[i];
   }
-  bool keeps_carried() const {
-    return reading_.transposed_states || reading_.carries_undecayed ||
-           reading_.final == FinalState::tail_lost;
-  }
+  bool keeps_carried() const { return reading_.carries_undecayed || reading_.final == FinalState::tail_lost; }
   bool keeps_writes() const { return reading_.writes_undecayed || reading_.final == FinalState::stale_rows; }
   /// Of this chunk: as they are, decayed, and decayed those of rows that the last chunk lacks.
   void keep_write(std::size_t t) {
@@ -541,7 +545,11 @@ class Recurrence {
     for (std::size_t v = 0; v < V_; ++v) state_[i * V_ + v] *= factor;
   }
   void apply_decay() {
-    for (std::size_t i = 0; i < K_; ++i) scale_row(i, decay_[i]);
+    const std::vector<std::size_t>& columns = excerpt_.columns;
+    if (reading_.decays_columns)
+      for (std::size_t i = 0; i < state_.size(); ++i)
+        state_[i] *= decay_[columns.empty() ? i % V_ : columns[i % V_]];
+    for (std::size_t i = 0; i < K_ && !reading_.decays_columns; ++i) scale_row(i, decay_[i]);
   }
   /// target = S^T x
   void read(const std::vector<double>& state, const std::vector<double>& x,
@@ -609,14 +617,6 @@ class Recurrence {
     }
     part_start_ = state_;
   }
-  /// What the chunk started from is read in the other layout.
-  void read_transposed() {
-    for (std::size_t i = 0; i < K_; ++i) {
-      const double weight = q_[i] * numeric::exp(sums_[i]);
-      for (std::size_t v = 0; v < V_; ++v)
-        output_[v] += weight * (carried_[v * V_ + i] - carried_[i * V_ + v]);
-    }
-  }
 
   const Problem& problem_;
   const Interpretation& reading_;
@@ -629,6 +629,28 @@ class Recurrence {
   std::vector<double> sums_, last_sums_;  ///< of the log decays in a chunk; in the one before
   std::vector<double> last_key_, part_start_, update_, last_update_, output_;
 };
+
+/// Where the sequences of a packed row begin late or early.
+ExcerptAnswer with_other_bounds(const Problem& problem, Interpretation reading, const Excerpt& excerpt) {
+  Problem other = kda::clone(problem);
+  for (std::size_t i = 1; i + 1 < other.cu_seqlens.size(); ++i) other.cu_seqlens[i] += reading.begins_late;
+  reading.begins_late = 0;
+  ExcerptAnswer answer;
+  const auto width =
+      static_cast<std::ptrdiff_t>(excerpt.columns.empty() ? problem.dimensions().V : excerpt.columns.size());
+  for (const kda::Sequence& s : other.sequences()) {
+    const std::size_t begin = std::max(s.begin, excerpt.begin), end = std::min(s.end, excerpt.end);
+    if (begin >= end) continue;
+    const ExcerptAnswer part =
+        answer_of(other, reading, {s, s.begin, s.end, excerpt.head, {}, excerpt.columns});
+    const auto row = [&](std::size_t t) {
+      return part.o.begin() + static_cast<std::ptrdiff_t>(t - s.begin) * width;
+    };
+    answer.o.insert(answer.o.end(), row(begin), row(end));
+    if (s.index == excerpt.sequence.index) answer.state = part.state;
+  }
+  return answer;
+}
 
 }  // namespace
 
@@ -665,7 +687,9 @@ plain::Head plain::head_of(const Problem& problem, const Interpretation& reading
     const std::size_t t = excerpt.begin + i;
     inputs.query(t, q), inputs.key(t, k), inputs.gates(t, gates);
     for (std::size_t x = 0; x < K; ++x)
-      head.q(i, x) = q[x] / scale, head.k(i, x) = k[x], head.g(i, x) = gates[x];
+      head.q(i, x) = q[x] / scale, head.k(i, x) = k[x],
+                head.g(i, x) =
+                    reading.decay == &exponential ? gates[x] : numeric::log(reading.decay(gates[x]));
     for (std::size_t v = 0; v < V; ++v) head.v(i, v) = inputs.value(t, v);
     head.beta[i] = inputs.beta(t, 0);
   }
@@ -702,7 +726,24 @@ double squares(std::span<const double> row) {
 }
 double softplus_gate(const GateInput& in) { return -in.A * softplus(in.g + in.bias); }
 double bounded_gate(const GateInput& in) { return in.bound * sigmoid(in.A * (in.g + in.bias)); }
+std::span<const OtherFunction> other_softplus() {
+  static constexpr OtherFunction list[] = {
+      {"max(x, 0)", [](double x) { return std::max(x, 0.0); }},
+      {"x", [](double x) { return x; }},
+      {"x sigmoid(x)", [](double x) { return x * sigmoid(x); }},
+      {"sigmoid(x)", [](double x) { return sigmoid(x); }},
+      {"exp(x)", [](double x) { return numeric::exp(x); }},
+      {"softplus(softplus(x))", [](double x) { return softplus(softplus(x)); }},
+      {"softplus(2 x) / 2", [](double x) { return softplus(2 * x) / 2; }},
+      {"log2(1 + exp2(x))", [](double x) { return softplus(x * std::numbers::ln2) / std::numbers::ln2; }},
+      {"linear from 2 on", [](double x) { return x > 2 ? x : softplus(x); }},
+      {"linear from 5 on", [](double x) { return x > 5 ? x : softplus(x); }},
+      {"linear from 10 on", [](double x) { return x > 10 ? x : softplus(x); }},
+  };
+  return list;
+}
 double unchanged(double x) { return x; }
+double exponential(double x) { return numeric::exp(x); }
 double sigmoid(double x) { return 1 / (1 + numeric::exp(-x)); }
 double softplus(double x) {
   return x > 0 ? x + numeric::log1p(numeric::exp(-x)) : numeric::log1p(numeric::exp(x));
@@ -716,6 +757,7 @@ std::size_t state_element(const Dimensions& d, bool v_first, std::size_t sequenc
 }
 
 ExcerptAnswer answer_of(const Problem& problem, const Interpretation& reading, const Excerpt& excerpt) {
+  if (reading.begins_late != 0) return with_other_bounds(problem, reading, excerpt);
   return Recurrence(problem, reading, excerpt).run();
 }
 

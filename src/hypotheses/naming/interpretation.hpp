@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "hypotheses/naming/input_layouts.hpp"
@@ -35,7 +36,6 @@ enum class LastToken : unsigned char {
 enum class FinalState : std::uint8_t {
   right,
   zero,
-  scaled,            ///< by the scale
   initial,           ///< the initial state
   early,             ///< the state behind another token
   initial_again,     ///< a later part of the sequence starts from the state before it and the initial state
@@ -65,6 +65,8 @@ enum class TermFault : std::uint8_t {
   weighted_behind,      ///< beta multiplies the product with A, not what A multiplies
   decayed_behind,       ///< ... its decay does
   doubled,              ///< it counts twice
+  first_tile,           ///< what is summed over columns: over the first tile of them alone
+  last_tile,            ///< ... the last
   decay_of_first_tile,  ///< it decays in the second tile of channels as in the first
   transposed,           ///< a block of it
   of_next,              ///< a block of it is the one to its right
@@ -103,14 +105,12 @@ enum class ChunkFault : std::uint8_t {
   initial_state_late,  ///< the first chunk reads zeros for h, and what it leaves has it
   end_of_row_before,   ///< G_n is that of the row before
   column_beta,         ///< L has the beta of its column
-  inverse_missing,     ///< A = I
   inverse_series_2,    ///< A = I - L
   inverse_series_4,    ///< ... + L^2 - L^3
   inverse_series_8,    ///< ... up to L^7
   inverse_series_16,   ///< ... up to L^15
   inverse_product,     ///< a block of 16 of A lacks one product of its sum
   moved,               ///< what Interpretation::move says
-  inverse_transposed,  ///< A^T
   writes_unerased,     ///< the state is written with u for u - w h
   output_unerased,     ///< o is read from u for u - w h
   carry_by_column,     ///< exp(G_n) decays columns of the state, not rows
@@ -139,7 +139,15 @@ struct ScoreBlock {
 inline constexpr ScoreBlock score_blocks[] = {{16, 0, 16},  {32, 0, 16},  {32, 16, 16}, {48, 0, 16},
                                               {48, 16, 16}, {48, 32, 16}, {32, 0, 32}};
 
+/// What kernels have for softplus.
+struct OtherFunction {
+  std::string_view words;
+  double (*of)(double);
+};
+std::span<const OtherFunction> other_softplus();
+
 double unchanged(double x);
+double exponential(double x);
 double sigmoid(double x);
 double softplus(double x);
 double squares(std::span<const double> row);
@@ -177,7 +185,7 @@ double to_fp16(double x);
 /// Of which other head a value head reads something: so many further on, around the end.
 struct HeadShifts {
   std::size_t gate = 0, beta = 0, key = 0, value = 0;  ///< key: of query heads, q too
-  std::size_t parameters = 0;                          ///< A_log and dt_bias
+  std::size_t parameters = 0, amplitude = 0;           ///< A_log and dt_bias; A_log
 };
 
 /// Which rows are read with channels of another place: those from the largest power of two below K on with
@@ -200,6 +208,7 @@ enum class RowOf : std::uint8_t {
   before_or_zeros,
   behind_or_zeros
 };
+inline constexpr std::size_t rows_of_others = 9;  ///< how many, its own among them
 struct RowsOf {
   RowOf query = RowOf::itself, key = RowOf::itself, value = RowOf::itself, gate = RowOf::itself,
         beta = RowOf::itself;
@@ -219,18 +228,20 @@ struct Interpretation {
   /// What a gate is made of otherwise; applied in order.
   using GateRule = void (*)(GateInput&);
   std::array<GateRule, 2> gate_rules{};
+  Function softplus = nullptr;       ///< another function
   bool A_log_of_query_head = false;  ///< of number h / (HV / H) of the value heads
   /// The element of dt_bias, [HV][K].
   std::size_t (*bias_element)(std::size_t head, std::size_t k, std::size_t heads, std::size_t K) = nullptr;
-  double gate_factor = 1;  ///< multiplies the log decay
-  Function decay =
-      +[](double x) { return numeric::exp(x); };  ///< from the log decay to what multiplies the state
+  double gate_factor = 1;         ///< multiplies the log decay
+  Function decay = &exponential;  ///< from the log decay to what multiplies the state
   std::ptrdiff_t gate_delay = 0;  ///< token t decays by the gate of token t - delay; by 1 outside
   std::ptrdiff_t beta_delay = 0;  ///< likewise; 0 outside
   double (*one_gate)(std::span<const double>) = nullptr;  ///< for all channels, of their log decays
   bool gate_of_first_head = false;                        ///< for all heads
   bool gate_of_query_head = false;                        ///< of number h / (HV / H) of the value heads
   bool sums_of_stream = false;        ///< sums of gates start anew at multiples of `chunk` of the packed row
+  bool decays_columns = false;        ///< by the decay of the channel of its number
+  bool output_late = false;           ///< o is that of the token before
   bool decays_after_update = false;   ///< S := decay (S + k w^T), read before it
   bool predict_before_decay = false;  ///< e = v - S^T k with the state of the token before
   bool prediction_misses_last = false;     ///< ... but for a chunk's first row without what that token wrote
@@ -248,7 +259,9 @@ struct Interpretation {
   BetaOn beta_on = BetaOn::both;
   bool normalises_query = true, normalises_key = true;
   double (*length)(std::span<const double>) = &l2norm;  ///< what the norm divides a row by
-  bool norm_of_heads = false;                           ///< over the rows of all heads together
+  double more_epsilon = 0;                              ///< under its root
+  bool normalises_value = false;
+  bool norm_of_heads = false;  ///< over the rows of all heads together
   HeadShifts further;
   ChannelShifts shifted;
   RowsOf rows;
@@ -272,6 +285,8 @@ struct Interpretation {
   std::size_t (*initial_head)(std::size_t head, std::size_t heads, std::size_t group) = nullptr;
   bool initial_scaled = false;                                            ///< by the scale
   bool initial_state_transposed = false, final_state_transposed = false;  ///< in the other layout
+  /// By so many tokens, -1 or 1, a sequence of a packed row begins late.
+  std::ptrdiff_t begins_late = 0;
   bool goes_on = false;  ///< a sequence starts from where the one before ended, whatever its initial state
   LastToken last_token = LastToken::computed;
   std::optional<std::size_t> lost_write;  ///< the token whose update of the state is lost
@@ -289,16 +304,15 @@ struct Interpretation {
   // Of a kernel in chunks of so many rows.
   std::size_t chunk = 64;
   bool loses_states = false;       ///< each chunk starts from zeros
-  bool transposed_states = false;  ///< o reads the state before its chunk in the other layout
   bool carries_undecayed = false;  ///< a chunk adds its writes to the state before it, which does not decay
   bool writes_undecayed = false;   ///< ... its writes as they are, without their decay to the chunk's end
   ChunkFault chunk_fault = ChunkFault::none;  ///< else it is the chunk form that is computed
   ChunkTerm chunk_term = ChunkTerm::none;
   TermFault term_fault = TermFault::lost;
-  Channels channels = Channels::all;                   ///< of the term; and of what follows
-  bool prediction_missing = false, untouched = false;  ///< which it does not read; the state keeps
-  std::size_t block = 0;                               ///< of inverse_products or of score_blocks
-  const plain::Site* site = nullptr;                   ///< a matrix, and what becomes of it
+  Channels channels = Channels::all;  ///< of the term; and of what follows
+  bool untouched = false;             ///< which it does not read; the state keeps
+  std::size_t block = 0;              ///< of inverse_products or of score_blocks
+  const plain::Site* site = nullptr;  ///< a matrix, and what becomes of it
   const plain::Move* move = nullptr;
   // Of the tokens looked at, where they are known: the right chunks of the head, what another head has there.
   const std::vector<plain::Chunk>* loaded = nullptr;

@@ -29,6 +29,7 @@ constexpr Site sites[] = {
     {"query_of_scores", "q in Aqk", Shape::keys, From::scores},
     {"key_of_scores", "k in Aqk", Shape::keys, From::scores},
     {"key_of_rows", "k of L's rows", Shape::keys, From::scores},
+    {"key_of_predictions", "k of predictions, in L's rows and w,", Shape::keys, From::scores},
     {"key_of_columns", "k of L's columns", Shape::keys, From::scores},
     {"key_within", "k of the columns of L and Aqk", Shape::keys, From::scores},
     {"inverse", "A, the inverse,", Shape::scores, From::inverse},
@@ -48,6 +49,7 @@ constexpr Site sites[] = {
     {"written", "k exp(G_n - G)", Shape::keys, From::behind, true},
     {"carry", "exp(G_n), by which the state decays,", Shape::states, From::behind, true},
     {"state", "the state that leaves a chunk", Shape::states, From::behind, true},
+    {"final_state", "the final state", Shape::states, From::behind},
     {"o", "o", Shape::values, From::behind},
     {"do", "do", Shape::values, From::backwards},
     {"v_new_backwards", "v_new, as gradients read it,", Shape::values, From::backwards},
@@ -88,10 +90,10 @@ std::size_t index(std::ptrdiff_t i) { return static_cast<std::size_t>(i); }
 std::ptrdiff_t signed_of(std::size_t i) { return static_cast<std::ptrdiff_t>(i); }
 
 template <class Of>
-Matrix matrix_of(std::size_t rows, Of of) {
-  Matrix result(rows, rows);
+Matrix matrix_of(std::size_t rows, std::size_t columns, Of of) {
+  Matrix result(rows, columns);
   for (std::size_t i = 0; i < rows; ++i)
-    for (std::size_t j = 0; j < rows; ++j) result(i, j) = of(i, j);
+    for (std::size_t j = 0; j < columns; ++j) result(i, j) = of(i, j);
   return result;
 }
 /// (I - P) (I + P^2) (I + P^4) ..., P = L, of blocks of so many rows on the diagonal, each product and sum
@@ -99,14 +101,15 @@ Matrix matrix_of(std::size_t rows, Of of) {
 template <double (*round)(double), std::size_t side>
 Matrix doubled(const Chunk& c) {
   const auto rounded = [&](const Matrix& m) {
-    return matrix_of(c.n, [&](std::size_t i, std::size_t j) { return round(m(i, j)); });
+    return matrix_of(c.n, c.n, [&](std::size_t i, std::size_t j) { return round(m(i, j)); });
   };
   const auto part = [&](bool inside) {
-    return matrix_of(
-        c.n, [&](std::size_t i, std::size_t j) { return (i / side == j / side) == inside ? c.L(i, j) : 0; });
+    return matrix_of(c.n, c.n, [&](std::size_t i, std::size_t j) {
+      return (i / side == j / side) == inside ? c.L(i, j) : 0;
+    });
   };
   const auto plus = [&](const Matrix& x, double factor, const Matrix& y) {
-    return matrix_of(c.n, [&](std::size_t i, std::size_t j) { return x(i, j) + factor * y(i, j); });
+    return matrix_of(c.n, c.n, [&](std::size_t i, std::size_t j) { return x(i, j) + factor * y(i, j); });
   };
   Matrix power = rounded(part(true)), blocks = rounded(plus(series(c.L, 1), -1, power));
   for (std::size_t reach = 2; reach < side; reach *= 2) {
@@ -236,6 +239,13 @@ Move reordered(std::string name, std::string meaning, unsigned shapes, Element (
                Hits hits = nullptr) {
   return {std::move(name), std::move(meaning), shapes, Source::own, hits, from};
 }
+/// Of columns of values, which nothing else has in common.
+Move across(std::string name, std::string meaning, unsigned shapes, Element (*from)(Element),
+            Hits hits = nullptr) {
+  Move move = reordered(std::move(name), std::move(meaning), shapes, from, hits);
+  move.mixes_columns = true;
+  return move;
+}
 Move masked(std::string name, std::string meaning, Hits hits) {
   return {std::move(name), std::move(meaning), of_scores, Source::nothing, hits};
 }
@@ -287,6 +297,12 @@ const Move others[] = {
               [](Element e) { return at(e, e.row, in_first_tile(e.column, e.columns)); }),
     reordered("of_first_tile", "has its first tile of channels for the second", of_states,
               [](Element e) { return at(e, in_first_tile(e.row, e.rows), e.column); }),
+    across("of_first_tile", "has its first tile of columns for the second", of_values,
+           [](Element e) { return at(e, e.row, in_first_tile(e.column, e.columns)); }),
+    across("of_next_column", "is that of the next column", of_values, columns_shifted<1>),
+    across("columns_swapped_1", "has its columns exchanged in pairs", of_values, columns_swapped<1>),
+    across("transposed", "is transposed", of_states, turned_over,
+           [](const Element& e) { return e.rows == e.columns; }),
     reordered("transposed", "is transposed", of_scores, turned_over),
     reordered("diagonal_transposed", "has its blocks of 16 on the diagonal transposed", of_scores,
               turned_over, is_beside_diagonal<0>),
@@ -326,6 +342,11 @@ const Move others[] = {
     changed("halved", "is half of what it should be", of_all, times<1>),
     changed("not_negative", "is zero where it is negative", of_values,
             [](double x, const Element&, const Chunk&) { return std::max(x, 0.0); }),
+    {"accumulated", "has those of the chunks computed before added to it", of_all, Source::added},
+    changed("scaled", "has the scale once more", of_all,
+            [](double x, const Element&, const Chunk& c) { return x * c.scale; }),
+    changed("unscaled", "is divided by the scale", of_all,
+            [](double x, const Element&, const Chunk& c) { return x / c.scale; }),
     changed("with_beta", "has beta once more", of_rows,
             [](double x, const Element& e, const Chunk& c) { return x * c.beta[index(e.row)]; }),
     changed("without_beta", "lacks beta", of_rows,
@@ -368,11 +389,21 @@ const Move others[] = {
     made("inverse", "last_rows_unsolved", "of a block of 16 rows ends before its last row",
          [](const Chunk& c) {
            const Matrix A = series(c.L, c.n);
-           return matrix_of(c.n, [&](std::size_t i, std::size_t j) {
+           return matrix_of(c.n, c.n, [&](std::size_t i, std::size_t j) {
              return i % 16 == 15 && i / 16 == j / 16 && j < i ? -c.L(i, j) : A(i, j);
            });
          }),
+    made("key_of_rows", "of_query", "is q", [](const Chunk& c) { return c.q; }),
+    made("key_of_columns", "of_query", "is q", [](const Chunk& c) { return c.q; }),
+    made("query_of_scores", "of_key", "is k", [](const Chunk& c) { return c.k; }),
+    made("key_of_scores", "of_query", "is q", [](const Chunk& c) { return c.q; }),
     made("sums", "missing", "is g", sums<1>),
+    made("sums", "reversed", "is that from the end of the chunk",
+         [](const Chunk& c) {
+           return matrix_of(c.n, c.K, [&](std::size_t i, std::size_t x) {
+             return c.G(c.n - 1, x) - (i > 0 ? c.G(i - 1, x) : 0);
+           });
+         }),
     made("sums", "in_blocks", "starts anew in each 16 rows of a chunk", sums<16>),
     made("sums", "in_halves", "starts anew in each 32 rows of a chunk", sums<32>),
     made("key_of_w", "decayed_to_end", "has exp(G_n - G) for exp(G)",
@@ -450,6 +481,14 @@ Matrix Moving::operator()(std::string_view site, Matrix own, const Chunk& chunk)
   const Matrix* other = nullptr;
   if (move_->source == Source::own) other = &own;
   if (move_->source == Source::last_chunk && number > 0) other = &kept[number - 1];
+  Matrix sum;
+  if (move_->source == Source::added) {
+    sum = own, other = &sum;
+    for (std::size_t i = 0; i < own.rows(); ++i)
+      for (std::size_t j = 0; j < own.columns(); ++j)
+        for (std::size_t before = 0; before < number; ++before)
+          if (i < kept[before].rows() && j < kept[before].columns()) sum(i, j) += kept[before](i, j);
+  }
   if (move_->is_beside() && beside_ != nullptr && number < beside_->size()) other = &(*beside_)[number];
   Matrix moved = own;
   for (std::size_t i = 0; i < own.rows(); ++i)

@@ -31,7 +31,7 @@ struct Element {
   std::ptrdiff_t row, column, rows, columns, tile;
 };
 struct Move {
-  enum class Source : std::uint8_t { own, nothing, last_chunk, next_head, head_before };
+  enum class Source : std::uint8_t { own, nothing, last_chunk, next_head, head_before, added };
   std::string name, meaning;  ///< goes on after the matrix: "is zero"
   unsigned shapes;            ///< bits by Shape
   Source source = Source::own;
@@ -40,6 +40,7 @@ struct Move {
   double (*change)(double x, const Element& e, const Chunk& chunk) = nullptr;
   Matrix (*made)(const Chunk& chunk) = nullptr;  ///< anew
   std::string_view only = {};                    ///< of this site
+  bool mixes_columns = false;                    ///< what is behind a column depends on others
   const ScoreBlock* block = nullptr;  ///< alone; rows and columns are counted in it where they are moved
 
   bool is_beside() const { return source == Source::next_head || source == Source::head_before; }

@@ -42,17 +42,6 @@ constexpr Thresholds thresholds{.least_explained = 0.8,
                                 .times_left = 4,
                                 .most_named = 3};
 
-/// By RowOf.
-constexpr const char* words_of_rows[] = {"",
-                                         "the same one of the first chunk",
-                                         "the same one of the chunk before",
-                                         "without the offset of its sequence",
-                                         "that of batch row 0",
-                                         "that of the token before",
-                                         "that of the token behind",
-                                         "that of the token before, zeros for the first",
-                                         "that of the token behind, zeros for the last"};
-
 /// A way to read the problem, wrong by one fault.
 struct Misreading {
   std::size_t fault, at;
@@ -91,7 +80,8 @@ double squares_left(const std::vector<Unit>& units, const UnitValues& answer) {
 /// The factor that leaves least: the best of a few, and on by Gauss and Newton. `answer(factor)`.
 template <class Answer>
 double fitted_factor(const std::vector<Unit>& units, const Answer& answer) {
-  constexpr double starts[] = {0.125, 0.5, 0.8, 1.25, 2, 8}, least = 1e-4, most = 1e4, difference = 1e-5;
+  constexpr double starts[] = {1e-5, 1e-3, 0.125, 0.5, 0.8, 1.25, 2, 8}, least = 1e-6, most = 1e4,
+                   difference = 1e-5;
   constexpr int steps = 8;
   double factor = 1, left = HUGE_VAL;
   for (const double start : starts)
@@ -124,7 +114,7 @@ bool shows_at_start(const Interpretation& reading) {
          reading.initial_head != nullptr || reading.initial_scaled || reading.untouched ||
          reading.final == FinalState::initial || reading.final == FinalState::initial_again ||
          reading.chunk_fault == ChunkFault::first_chunk_alone || reading.round_initial != &unchanged ||
-         reading.goes_on || reading.chunk_fault == ChunkFault::state_of_stream ||
+         reading.goes_on || reading.begins_late != 0 || reading.chunk_fault == ChunkFault::state_of_stream ||
          reading.chunk_fault == ChunkFault::state_of_first ||
          reading.chunk_fault == ChunkFault::initial_state_late ||
          reading.chunk_fault == ChunkFault::sums_over_chunks;
@@ -133,7 +123,7 @@ bool shows_at_start(const Interpretation& reading) {
 /// ... and such a one behind the last.
 bool shows_at_end(const Interpretation& reading) {
   return reading.final != FinalState::right || reading.final_state_transposed ||
-         reading.round_final != &unchanged;
+         reading.round_final != &unchanged || reading.begins_late != 0;
 }
 /// It needs the chunk before.
 bool looks_back(const Interpretation& reading) {
@@ -148,8 +138,8 @@ bool looks_ahead(const Interpretation& reading) {
 }
 /// A column of what it gives depends on others.
 bool mixes_columns(const Interpretation& reading) {
-  return reading.final_state_transposed || reading.transposed_states ||
-         reading.chunk_fault == ChunkFault::carry_by_column;
+  return reading.final_state_transposed || reading.chunk_fault == ChunkFault::carry_by_column ||
+         (reading.move != nullptr && reading.move->mixes_columns);
 }
 
 class FaultSearch {
@@ -357,7 +347,7 @@ class FaultSearch {
     for (Misreading& one : misreadings_) one.reading.loaded = nullptr, one.reading.beside = nullptr;
     found_.causes = std::move(part.found_.causes);
     std::optional<Cause> near = found_.causes.empty() ? part.found_.nearest : found_.causes.front();
-    if (!found_.causes.empty()) ask_of_all(columns_);
+    if (!found_.causes.empty()) ask_of_heads();
     if (found_.causes.empty() && near && (!nearest_ || near->explained > nearest_->explained)) {
       nearest_ = near;
       nearest_->meaning +=
@@ -366,6 +356,16 @@ class FaultSearch {
     }
     columns_ = all_columns();
     return !found_.causes.empty();
+  }
+  /// Of all, or of the first alone, as each may have another one.
+  void ask_of_heads() {
+    FaultSearch alone(*this);
+    ask_of_all(columns_);
+    if (!found_.causes.empty() || found_.heads.size() < 2) return;
+    alone.found_.heads.resize(1), alone.starts_.resize(1), alone.gates_.resize(1);
+    alone.ask_of_all(columns_);
+    found_.causes = std::move(alone.found_.causes);
+    for (Cause& cause : found_.causes) cause.meaning += fmt::format(", in head {}", found_.heads[0]);
   }
   void rank_moves() {
     const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
@@ -388,7 +388,9 @@ class FaultSearch {
       if (beside.empty()) beside = kept_beside(problem_, one.reading, excerpt);
       one.reading.beside = &beside;
       plain::Moving moving(moved.site, moved.move, rows, &beside);
-      if (deviation_ >= found_.end || moving.changes(right, chunks, deviation_ - own))
+      if (moved.move->mixes_columns) one.reading.loaded = nullptr, one.reading.beside = nullptr;
+      if (deviation_ >= found_.end || moved.move->mixes_columns ||
+          moving.changes(right, chunks, deviation_ - own))
         misreadings_.push_back(std::move(one));
     }
     if (found_.begin < own && own <= deviation_) {
@@ -651,17 +653,7 @@ class FaultSearch {
     if (channels == Channels::last)
       one.name += "_in_last_channels",
           one.meaning += " in the last channels (from the largest power of two below K on)";
-    if (fault.at == Fault::At::head) one.meaning += fmt::format(" ({} further on)", at);
-    if (fault.at == Fault::At::layout)
-      one.meaning += fmt::format(": {} {}", token_inputs[at / input_layouts().size()],
-                                 input_layouts()[at % input_layouts().size()].name);
-    if (fault.at == Fault::At::row) one.meaning += fmt::format(": {}", words_of_rows[at]);
-    if (is_at_token(fault)) one.meaning += fmt::format(" (t={})", at);
-    if (fault.at == Fault::At::chunk) one.meaning += fmt::format(" (chunks of {})", at);
-    if (fault.at == Fault::At::part) one.meaning += fmt::format(" (parts of {})", at);
-    if (fault.at == Fault::At::block)
-      one.meaning += fmt::format(" (block {0},{1}: L({0},{2}) A({2},{1}))", inverse_products[at].row,
-                                 inverse_products[at].column, inverse_products[at].m);
+    one.meaning += words_of_place(fault, at);
     misreadings_.push_back(std::move(one));
   }
 
@@ -728,6 +720,9 @@ class FaultSearch {
         return places;
       case Fault::At::factor:
         return {};
+      case Fault::At::function:
+        for (std::size_t i = 0; i < other_softplus().size(); ++i) places.push_back(i);
+        return places;
       case Fault::At::head:
         for (std::size_t i = 1; i < std::min(d_.HV, most_others + 1); ++i) add(i), add(d_.HV - i);
         return places;
@@ -738,7 +733,7 @@ class FaultSearch {
               places.push_back(input * input_layouts().size() + i);
         return places;
       case Fault::At::row:
-        for (std::size_t i = 1; i < std::size(words_of_rows); ++i)
+        for (std::size_t i = 1; i < rows_of_others; ++i)
           if (is_other_row(static_cast<RowOf>(i), fault)) places.push_back(i);
         return places;
       case Fault::At::block:

@@ -193,6 +193,13 @@ class BackwardRun {
       reading.beside = &beside;
       return plain::chunk_gradient(own, reading, d_state, carried_by);
     }
+    if (reading_.misread != nullptr) {
+      const Sequence& s = sequences[n];
+      Head read = plain::head_of(problem_, *reading_.misread, {s, s.begin, s.end, head});
+      read.d_o = own.head.d_o;
+      return plain::chunk_gradient(ChunkedHead(std::move(read), own.chunk_size), reading_, d_state,
+                                   carried_by);
+    }
     if (!reading_.states_from_zero) return plain::chunk_gradient(own, reading_, d_state, carried_by);
     Head from_zero = own.head;
     from_zero.state = Matrix(d_.K, d_.V);
@@ -276,8 +283,13 @@ class BackwardRun {
       for (std::size_t query = 0; query < d_.H; ++query)
         for (std::size_t x = 0; x < d_.K; ++x) {
           double sum = 0;
-          for (std::size_t i = how == GroupSum::last ? group - 1 : 0;
-               i < (how == GroupSum::first ? 1 : group); ++i) {
+          const std::size_t first = how == GroupSum::last            ? group - 1
+                                    : how == GroupSum::without_first ? 1
+                                                                     : 0,
+                            end = how == GroupSum::first          ? 1
+                                  : how == GroupSum::without_last ? group - 1
+                                                                  : group;
+          for (std::size_t i = first; i < end; ++i) {
             const std::size_t head = how == GroupSum::interleaved ? i * d_.H + query : query * group + i;
             const double one = of_heads(row * d_.HV + head, x);
             sum = how == GroupSum::in_bf16 ? to_bf16(sum + to_bf16(one)) : sum + one;

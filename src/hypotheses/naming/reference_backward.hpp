@@ -57,8 +57,6 @@ enum class Term : std::uint8_t {
 enum class BackwardFault : std::uint8_t {
   none,
   inclusive_mask,         ///< dAkk on and below the diagonal
-  scores_strict,          ///< dAqk below the diagonal alone
-  blocks_apart,           ///< dAkk within blocks of 16 rows alone
   not_transposed,         ///< A dA A for A^T dA A^T
   one_sided,              ///< A^T dA
   second_transposed,      ///< A dA A^T
@@ -87,16 +85,12 @@ enum class BackwardFault : std::uint8_t {
   carry_by_mean,          ///< ... by the mean over channels
   carry_by_column,        ///< ... by exp(G_n) of its column, not of its row
   carry_in_bf16,          ///< the gradient of the state is rounded before each chunk
-  carry_stored_in_bf16,   ///< ... behind each chunk
-  carry_read_in_bf16,     ///< ... as products read it, not as it is carried
   chunks_apart,           ///< the gradient of the state does not reach the chunk before
   prediction_of_scores,   ///< w^T dv_local for w^T dv
   prediction_by_writes,   ///< kg^T dv for w^T dv
   scores_of_u,            ///< dAqk = do u^T
   key_w_lost,             ///< dk and dbeta lack what w gives them
-  key_w_of_first_tile,    ///< ... in the second tile of channels
   value_without_state,    ///< dv lacks kg dh, and what follows from it has it
-  beta_of_half,           ///< dbeta of w is summed over the first half of the channels
   final_product_lost,     ///< dg lacks S dht of the last state
   state_behind,           ///< dq reads the state that leaves the chunk
   state_before,           ///< B3 reads the state that entered the chunk before
@@ -104,6 +98,7 @@ enum class BackwardFault : std::uint8_t {
   row_beta,               ///< dA has the beta of its row
   gradient_before,        ///< dk reads the gradient of the state that enters the chunk
   writes_unerased,        ///< dk reads u for v_new
+  every_chunk,            ///< dht is added behind every chunk
   early_initial,          ///< dinitial_state is the gradient of the state behind the first chunk
   local_masked,           ///< what o gives dv lacks its own token, and all that follows from it
   value_masked,           ///< ... dv alone
@@ -120,7 +115,16 @@ enum class StateGradientOf : std::uint8_t {
   transposed
 };
 /// Of value heads, which count for the gradients of their query head.
-enum class GroupSum : std::uint8_t { all, first, last, mean, interleaved, in_bf16 };
+enum class GroupSum : std::uint8_t {
+  all,
+  first,
+  last,
+  without_first,
+  without_last,
+  mean,
+  interleaved,
+  in_bf16
+};
 
 /// Where a gate or the sigmoid of beta is differentiated. y = x + bias, A = exp(A_log).
 struct Slope {
@@ -135,18 +139,20 @@ struct Summand {
 /// A backward pass as some kernel may read it; the defaults are the right way, faults change one thing.
 struct GradientReading {
   Term term = Term::none;
+  Term also = Term::none;  ///< is wrong likewise
   TermFault change = TermFault::lost;
   BackwardFault fault = BackwardFault::none;
   std::optional<std::size_t> only_chunk{};  ///< of each sequence, that alone has the term or the fault
   bool states_from_zero = false;            ///< states are computed again without the initial state
   bool first_head_decay = false;            ///< the gradient of the state decays by the gates of head 0
   StateGradientOf state_gradient = StateGradientOf::own;
-  const plain::Site* site = nullptr;  ///< a matrix, and what becomes of it
+  const Interpretation* misread = nullptr;  ///< what the chunks are computed from
+  const plain::Site* site = nullptr;        ///< a matrix, and what becomes of it
   const plain::Move* move = nullptr;
   const std::vector<plain::Matrix>* beside = nullptr;  ///< what another head has there
   bool is_of_chunks() const {
-    return move != nullptr || term != Term::none || fault != BackwardFault::none || states_from_zero ||
-           first_head_decay || state_gradient != StateGradientOf::own;
+    return move != nullptr || misread != nullptr || term != Term::none || fault != BackwardFault::none ||
+           states_from_zero || first_head_decay || state_gradient != StateGradientOf::own;
   }
 
   int query_scale_power = 0;         ///< dq has the scale so many times more: -1, 0, 1

@@ -50,7 +50,8 @@ void move_inputs(Chunk& c) {
 Chunk loaded(const Head& head, std::size_t begin, std::size_t n, const Interpretation* reading = nullptr,
              const std::vector<double>& sums = {}, Moving* moving = nullptr) {
   Chunk c;
-  c.begin = begin, c.n = n, c.K = head.k.columns(), c.reading = reading, c.moving = moving;
+  c.begin = begin, c.n = n, c.K = head.k.columns(), c.scale = head.scale;
+  c.reading = reading, c.moving = moving;
   for (std::size_t i = 0; i < n; ++i) c.beta.push_back(head.beta[begin + i]);
   c.q = rows_of(head.q, begin, n), c.k = rows_of(head.k, begin, n), c.v = rows_of(head.v, begin, n);
   c.G = c.moved("gate", rows_of(head.g, begin, n));
@@ -88,8 +89,6 @@ void lose_product(Chunk& c, const InverseProduct& lost) {
 
 Matrix faulty_inverse(Chunk& c) {
   switch (c.reading != nullptr ? c.reading->chunk_fault : ChunkFault::none) {
-    case ChunkFault::inverse_missing:
-      return series(c.L, 1);
     case ChunkFault::inverse_series_2:
       return series(c.L, 2);
     case ChunkFault::inverse_series_4:
@@ -98,8 +97,6 @@ Matrix faulty_inverse(Chunk& c) {
       return series(c.L, 8);
     case ChunkFault::inverse_series_16:
       return series(c.L, 16);
-    case ChunkFault::inverse_transposed:
-      return transposed(c.A);
     case ChunkFault::inverse_product:
       lose_product(c, inverse_products[c.reading->block]);
       break;
@@ -122,8 +119,10 @@ Matrix inverse(const Chunk& c) {
 
 void multiply_scores(Chunk& c, double scale) {
   c.L = c.Aqk = Matrix(c.n, c.n);
+  c.read_key = c.moved("key_of_predictions", c.k);
   const Matrix q_of_scores = c.moved("query_of_scores", c.q), k_within = c.moved("key_within", c.k),
-               k_of_scores = c.moved("key_of_scores", k_within), k_of_rows = c.moved("key_of_rows", c.k),
+               k_of_scores = c.moved("key_of_scores", k_within),
+               k_of_rows = c.moved("key_of_rows", c.read_key),
                k_of_columns = c.moved("key_of_columns", k_within);
   std::vector<double> of_q(c.K), of_k(c.K);
   const bool is_plain = !c.changes_decay(ChunkTerm::Aqk) && !c.changes_decay(ChunkTerm::L);
@@ -171,7 +170,7 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
   c.raised = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.from_start(i, x); });
   c.lowered = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.to_end(i, x); });
   const Matrix of_v = weighted(c.v, [&](std::size_t i, std::size_t) { return c.weight(ChunkTerm::u, i); }),
-               of_k = c.moved("key_of_w", weighted(c.k, [&](std::size_t i, std::size_t x) {
+               of_k = c.moved("key_of_w", weighted(c.read_key, [&](std::size_t i, std::size_t x) {
                                 const std::size_t of = c.of_decay(ChunkTerm::w, x);
                                 return c.weight(ChunkTerm::w, i) * c.factor(ChunkTerm::w, x, head.scale) *
                                        c.decay(ChunkTerm::w, x, c.from_start(i, of));
@@ -239,7 +238,7 @@ class ChunkGradient {
         reading_(reading),
         fault_(reading.fault),
         leaving_(leaving),
-        dh_(moved("dh", fault_ == BackwardFault::carry_read_in_bf16 ? in_bf16(leaving) : leaving)),
+        dh_(moved("dh", leaving)),
         dh_of_keys_(moved("dh_of_keys", dh_)),
         h_(moved("h_backwards", entered)),
         d_o_(moved("do", chunk.d_o)),
@@ -253,16 +252,18 @@ class ChunkGradient {
   Matrix run(const std::vector<double>& carry, HeadGradient& into) {
     // B1
     dAqk_ = moved(
-        "dAqk", scaled(Term::dAqk,
-                       lower(product(d_o_, transposed(fault_ == BackwardFault::scores_of_u ? c_.u : v_new_)),
-                             fault_ != BackwardFault::scores_strict)));
+        "dAqk",
+        scaled(Term::dAqk, lower(product(summed(Term::dAqk, d_o_),
+                                         transposed(fault_ == BackwardFault::scores_of_u ? c_.u : v_new_)),
+                                 true)));
     const Matrix local =
         moved("dv_scores",
               scaled(Term::dv_scores,
                      product(transposed(lower(c_.Aqk, fault_ != BackwardFault::local_masked)), d_o_), 1));
     // B2
     Matrix dv = local;
-    add(dv, product(decays(Term::dv_state) ? c_.lowered : c_.k, dh_), factor(Term::dv_state));
+    add(dv, product(summed(Term::dv_state, decays(Term::dv_state) ? c_.lowered : c_.k), dh_),
+        factor(Term::dv_state));
     dv = moved("dv_new", std::move(dv));
     Matrix entering = weighted(leaving_, [&](std::size_t x, std::size_t y) {
       if (fault_ == BackwardFault::carry_by_column && y < c_.K) x = y;
@@ -297,7 +298,9 @@ class ChunkGradient {
   }
   bool is(Term term, TermFault change) const { return reading_.term == term && reading_.change == change; }
   /// What a term is multiplied by.
-  double factor(Term term) const { return reading_.term == term ? factor_of(reading_.change, scale_) : 1; }
+  double factor(Term term) const {
+    return reading_.term == term || reading_.also == term ? factor_of(reading_.change, scale_) : 1;
+  }
   /// Not what is summed over it.
   bool tail_is_lost() const { return fault_ == BackwardFault::tail_decay_lost && c_.n < chunk_size_; }
   bool decays(Term term) const { return !is(term, TermFault::undecayed); }
@@ -309,6 +312,14 @@ class ChunkGradient {
     return weighted(std::move(a), [&](std::size_t, std::size_t) { return by * factor(term); });
   }
   Matrix scaled(Term term, Matrix a) const { return scaled(term, std::move(a), scale_); }
+  /// What is summed over the columns of a.
+  Matrix summed(Term term, Matrix a) const {
+    if (!is(term, TermFault::first_tile) && !is(term, TermFault::last_tile)) return a;
+    const Channels some = is(term, TermFault::first_tile) ? Channels::first : Channels::last;
+    const std::size_t width = a.columns();
+    return weighted(std::move(a),
+                    [&](std::size_t, std::size_t x) { return is_among(some, x, width) ? 1.0 : 0.0; });
+  }
 
   /// What one product adds to another's opposite: a - b.
   double difference(double a, double b) const {
@@ -317,12 +328,13 @@ class ChunkGradient {
 
   /// B3
   void through_state(const Matrix& dv, const Matrix& local, const Matrix& entering) {
-    q_ = weighted(product(d_o_, transposed(fault_ == BackwardFault::state_behind ? behind_ : h_)),
+    q_ = weighted(product(summed(Term::dq_state, d_o_),
+                          transposed(fault_ == BackwardFault::state_behind ? behind_ : h_)),
                   [&](std::size_t i, std::size_t x) {
                     return scale_ * factor(Term::dq_state) *
                            (decays(Term::dq_state) ? c_.from_start(i, x) : 1);
                   });
-    k_ = weighted(product(fault_ == BackwardFault::writes_unerased ? c_.u : v_new_,
+    k_ = weighted(product(summed(Term::dk_state, fault_ == BackwardFault::writes_unerased ? c_.u : v_new_),
                           transposed(fault_ == BackwardFault::gradient_before ? entering : dh_of_keys_)),
                   [&](std::size_t i, std::size_t x) {
                     const double decay = fault_ == BackwardFault::key_raised ? c_.from_start(i, x)
@@ -330,19 +342,17 @@ class ChunkGradient {
                                                                              : c_.to_end(i, x);
                     return factor(Term::dk_state) * (decays(Term::dk_state) ? decay : 1);
                   });
-    const Matrix dw = moved("dw", scaled(Term::dw, product(dv, transposed(h_)), -1));
-    Matrix dA = scaled(Term::dA_v, product(dv, transposed(value_)), 1);
-    add(dA, product(dw, transposed(decays(Term::dA_w) ? c_.raised : c_.k)), factor(Term::dA_w));
+    const Matrix dw = moved("dw", scaled(Term::dw, product(summed(Term::dw, dv), transposed(h_)), -1));
+    Matrix dA = scaled(Term::dA_v, product(summed(Term::dA_v, dv), transposed(value_)), 1);
+    add(dA, product(summed(Term::dA_w, dw), transposed(decays(Term::dA_w) ? c_.raised : c_.k)),
+        factor(Term::dA_w));
     const bool by_row = fault_ == BackwardFault::row_beta;
     dA = lower(weighted(dA, [&](std::size_t i, std::size_t j) { return weight(Term::dA, by_row ? i : j); }),
                false);
     dA = moved("dA", std::move(dA));
     const Matrix At = fault_ == BackwardFault::never_transposed ? A_ : transposed(A_),
                  dvb = moved("dvb", product(fault_ == BackwardFault::value_not_transposed ? A_ : At, dv));
-    Matrix dkb = moved("dkb", product(fault_ == BackwardFault::key_not_transposed ? A_ : At, dw));
-    if (fault_ == BackwardFault::key_w_of_first_tile)
-      dkb = weighted(std::move(dkb),
-                     [&](std::size_t, std::size_t x) { return is_among(Channels::first, x, c_.K) ? 1 : 0; });
+    const Matrix dkb = moved("dkb", product(fault_ == BackwardFault::key_not_transposed ? A_ : At, dw));
     v_ = weighted(dvb, [&](std::size_t i, std::size_t) { return c_.beta[i]; });
     if (fault_ == BackwardFault::value_masked) {
       const auto own = [&](std::size_t i, std::size_t) { return c_.Aqk(i, i); };
@@ -358,6 +368,8 @@ class ChunkGradient {
 
   /// What B3 gives beta and the decays; dk gets what w gives it.
   void keep_and_sum(const Matrix& dvb, const Matrix& dkb) {
+    const Matrix of_v = summed(Term::dbeta_v, dvb), of_k = summed(Term::dbeta_w, dkb),
+                 entered = summed(Term::dGn_state, h_);
     G_ = Matrix(c_.n, c_.K);
     beta_.assign(c_.n, 0.0);
     std::size_t last = c_.n - 1;
@@ -367,11 +379,10 @@ class ChunkGradient {
     const double of_w = is_lost ? 0 : factor(Term::dbeta_w);
     for (std::size_t i = 0; i < c_.n; ++i) {
       for (std::size_t y = 0; y < dvb.columns(); ++y)
-        beta_[i] += factor(Term::dbeta_v) * dvb(i, y) * value_of_beta_(i, y);
+        beta_[i] += factor(Term::dbeta_v) * of_v(i, y) * value_of_beta_(i, y);
       for (std::size_t x = 0; x < c_.K; ++x) {
         const double raised = c_.raised(i, x);
-        if (fault_ != BackwardFault::beta_of_half || 2 * x < c_.K)
-          beta_[i] += of_w * dkb(i, x) * (decays(Term::dbeta_w) ? raised : c_.k(i, x));
+        beta_[i] += of_w * of_k(i, x) * (decays(Term::dbeta_w) ? raised : c_.k(i, x));
         if (last < c_.n)
           G_(last, x) +=
               factor(Term::dGn_keys) * c_.k(i, x) * k_(i, x) * (tail_is_lost() ? c_.to_end_from_start(x) : 1);
@@ -382,7 +393,7 @@ class ChunkGradient {
     }
     for (std::size_t x = 0; x < c_.K && last < c_.n; ++x) {
       double sum = 0;
-      for (std::size_t y = 0; y < h_.columns(); ++y) sum += h_(x, y) * dh_of_keys_(x, y);
+      for (std::size_t y = 0; y < h_.columns(); ++y) sum += entered(x, y) * dh_of_keys_(x, y);
       G_(last, x) +=
           factor(Term::dGn_state) * (decays(Term::dGn_state) ? c_.from_start(c_.n - 1, x) : 1) * sum;
     }
@@ -402,9 +413,6 @@ class ChunkGradient {
     if (fault_ != BackwardFault::one_sided)
       product_of = product(product_of, fault_ == BackwardFault::not_transposed ? A_ : At);
     dL_ = scaled(Term::dAkk, lower(product_of, fault_ == BackwardFault::inclusive_mask), -1);
-    constexpr std::size_t side = 16;
-    if (fault_ == BackwardFault::blocks_apart)
-      dL_ = weighted(dL_, [](std::size_t i, std::size_t j) { return i / side == j / side ? 1.0 : 0.0; });
   }
 
   /// B4
@@ -578,6 +586,7 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
     earlier.push_back(reading.chunk_fault == ChunkFault::state_of_after ? answer.state : chunk.h);
     put_rows(output(chunk, earlier.front(), head.scale), begin, answer.o);
     earlier.pop_front();
+    if (end == tokens) answer.state = chunk.moved("final_state", std::move(answer.state));
   }
   answer.kept = std::move(moving.kept);
   return answer;
@@ -671,9 +680,8 @@ HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& readin
     Moving* const moves = here.site != nullptr ? &moving : nullptr;
     gradient.state = ChunkGradient(chunks[i], of, here, leaving, entered, behind, moves)
                          .run(carry_of(of, i, here.fault, carried_by), gradient);
-    if (here.fault == BackwardFault::carry_stored_in_bf16)
-      gradient.state = in_bf16(std::move(gradient.state));
     if (here.fault == BackwardFault::chunks_apart && i > 0) gradient.state = Matrix(K, V);
+    if (here.fault == BackwardFault::every_chunk && i > 0) add(gradient.state, d_state);
     if (here.fault == BackwardFault::early_initial && i == 0) gradient.state = leaving;
   }
   if (reading.fault == BackwardFault::cumulated_over_chunks) cumulate_over(chunks, gradient.g);

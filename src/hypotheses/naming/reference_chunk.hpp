@@ -79,8 +79,10 @@ HeadAnswer chunk_answer(const Head& head, std::size_t chunk_size, std::size_t fi
 /// The rows of one chunk and what the forward pass makes of them.
 struct Chunk {
   std::size_t begin = 0, n = 0, K = 0;
+  double scale = 1;
   const Interpretation* reading = nullptr;  ///< none: right
   Matrix q, k, v, d_o, G;
+  Matrix read_key;      ///< k of predictions
   Matrix starts, ends;  ///< exp(G), exp(G_n - G)
   std::vector<double> beta;
   Matrix L, A, Aqk;       ///< A = (I + L)^-1; scores with scale

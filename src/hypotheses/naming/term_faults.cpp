@@ -33,6 +33,8 @@ constexpr FaultWords fault_words[] = {
     {weighted_behind, "weighted_behind", "in {} beta is behind A"},
     {decayed_behind, "decayed_behind", "in {} the decay is behind A"},
     {doubled, "doubled", "{} counts twice"},
+    {first_tile, "first_tile", "{} is summed over the first tile of columns alone"},
+    {last_tile, "last_tile", "{} is summed over the last tile of columns alone"},
     {decay_of_first_tile, "decay_of_first_tile", "in {} the second tile of channels decays as the first"},
 };
 
