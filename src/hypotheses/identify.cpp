@@ -310,7 +310,8 @@ class Search {
       double least = left / 2;
       Hypothesis best = now.hypothesis;
       for (Hypothesis& one : moves(now.hypothesis, problem())) {
-        if (cost_of(one.options.arithmetic.reduction) > 1 || (settings_.licence && !is_allowed(one))) continue;
+        if (cost_of(one.options.arithmetic.reduction) > 1 || (settings_.licence && !is_allowed(one)))
+          continue;
         if (const double with = left_by(one); with < least)
           least = with, best = std::move(one), has_gained = true;
       }
