@@ -175,7 +175,7 @@ struct RunOptions {
       written->incident = incident;
       if (!planned.request.selection.variants) planned.request.selection.variants.emplace();
     } else if (!incident.empty()) {
-      throw Error(ErrorKind::usage, "--incident: what is to come of it?", {}, "--expect fail:CAUSE");
+      throw Error(ErrorKind::usage, "--incident without --expect", {}, "--expect fail:CAUSE");
     }
     if (planned.rank_timeout && planned.shared_by != SharedBy::mpi)
       throw Error(ErrorKind::usage, "--rank-timeout: of which ranks?", {}, "--segments mpi");
