@@ -147,4 +147,4 @@ def table(who: str, rows: Sequence[Mapping[str, Any]]) -> str:
             bits = f"other bits in {', '.join(row['differ'])}" if row["differ"] else "the same bits"
             said = [str(row["verdict"]).upper() or "as the first", bits, row["reason"]]
             lines.append(f"  {row['config']}: {'; '.join(filter(None, said))}")
-    return printable("\n".join(lines)) if len(lines) == 1 else "\n".join(printable(line) for line in lines)
+    return "\n".join(printable(line) for line in lines)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
+from .signatures import takes_any
+
 # Packages whose versions decide what a kernel computes: the module, and what it is installed as.
 PACKAGES = {"torch": "torch", "triton": "triton", "jax": "jax", "fla": "fla-core", "flash_kda": "flash_kda",
             "tilelang": "tilelang", "flashinfer": "flashinfer-python", "vllm": "vllm", "sglang": "sglang"}  # fmt: skip
@@ -57,8 +59,6 @@ def watching() -> Iterator[list[str]]:
 
 def swallowed(kernel: Callable[..., Any], words: Mapping[str, Any]) -> list[str]:
     """Keywords of a call that the kernel does not name: they end in its **words, where nobody may read them."""
-    parameters = inspect.signature(kernel).parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return []
-    named = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
-    return sorted(set(words) - named)
+    taken = inspect.signature(kernel).parameters
+    named = {name for name, parameter in taken.items() if parameter.kind is not parameter.VAR_KEYWORD}
+    return sorted(set(words) - named) if takes_any(taken) else []

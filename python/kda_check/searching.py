@@ -128,9 +128,7 @@ def search(kernel: Callable[..., Any], *, seconds: float = 60, strategy: Any = N
         phases=[hypothesis.Phase.generate, hypothesis.Phase.target, hypothesis.Phase.shrink])  # fmt: skip
     try:
         settings(hypothesis.given(strategy if strategy is not None else strategies.problems())(attempt))()
-    except (_OutOfTime, _Fails):
-        pass
-    except hypothesis.errors.Unsatisfiable:
+    except (_OutOfTime, _Fails, hypothesis.errors.Unsatisfiable):
         pass
     if not tried:
         raise Unsupported(f"the kernel can take none of these problems: {refused[-1] if refused else 'there is none'}")

@@ -182,7 +182,7 @@ class Signature:
         flags = {"has_initial_state": problem["has_initial_state"] != 0} if "has_initial_state" in problem else {}
         taken = inspect.signature(kernel).parameters
         wanted = self._asking(self.to_kernel({**problem, **flags}), taken)
-        takes_any = _takes_any(taken)
+        is_open = takes_any(taken)
         for key, value in self.fixed.items():
             if not _is_same(wanted.pop(key, False), value):
                 raise Unsupported(f"the kernel has {key} = {value} always, the problem has not")
@@ -194,13 +194,13 @@ class Signature:
             arguments.update({self.gate: True} if self.gate is not None else {"gate": gate})
         for key, value in wanted.items():
             word = self._word(key, taken)
-            if word not in taken and (key == "chunk_size" or (key in HINTS and not takes_any)):
+            if word not in taken and (key == "chunk_size" or (key in HINTS and not is_open)):
                 continue  # a chunk size nor for those that a kernel with **words calls
-            if word not in taken and not takes_any and key == "scale" and _is_same(value, _unsaid(problem)[key]):
+            if word not in taken and not is_open and key == "scale" and _is_same(value, _unsaid(problem)[key]):
                 continue
             if _is_there(value) or (key in FLAGS and word in taken):  # a kernel may have a flag unless told otherwise
                 arguments[word] = bool(value) if key in FLAGS else value
-        if not takes_any:
+        if not is_open:
             left = sorted(set(arguments) - set(taken) - set(self.constants))
             if left:
                 raise Unsupported(f"the kernel takes no {printable(', '.join(left))}")
@@ -216,7 +216,7 @@ class Signature:
         fixed or has no word, where the problem has another. given: a value as to_kernel takes it."""
         taken = inspect.signature(kernel).parameters
         has = {key: self.fixed.get(key, x) for key, x in _unsaid(problem).items()
-               if key in self.fixed or not (_takes_any(taken) or self._word(key, taken) in taken)}  # fmt: skip
+               if key in self.fixed or not (takes_any(taken) or self._word(key, taken) in taken)}  # fmt: skip
 
         def other(words: Mapping[str, Any]) -> Words:
             return {key: x for key, x in has.items() if not _is_same(words.get(key, False if key in FLAGS else x), x)}
@@ -274,7 +274,7 @@ class Signature:
         return self.to_answer({**found, **rings, "state_pool": final if whole else pool})
 
 
-def _takes_any(taken: Mapping[str, Any]) -> bool:
+def takes_any(taken: Mapping[str, Any]) -> bool:
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
 
 

@@ -48,9 +48,10 @@ def regime(name: str, *, lengths: Sequence[int] | None = None, **parameters: Any
     >>> regime("control", lengths=(3, 0, 2), K=4, V=4).inputs["cu_seqlens"].numpy().tolist()
     [0, 3, 3, 5]
     """
+    said = dict(parameters)
     if lengths is not None:
         lengths = tuple(int(length) for length in lengths)
-        parameters = {"T": sum(lengths), **parameters}
+        said, parameters = {"lengths": lengths, **parameters}, {"T": sum(lengths), **parameters}
     words = ",".join(f"{key}={value}" for key, value in parameters.items())
     target = f"{name}{',' if ':' in name else ':'}{words}" if words else name
     with _scratch.folder() as folder:
@@ -59,8 +60,6 @@ def regime(name: str, *, lengths: Sequence[int] | None = None, **parameters: Any
         made = Fixture.read(path)  # its elements stay readable when the file is gone
     if lengths is not None:
         made = _packed(made, lengths)
-    said = {**({"lengths": lengths} if lengths is not None else {}), **parameters}
-    said.pop("T" if lengths is not None else "", None)
     made.made_by = f"kda_check.regime({', '.join([repr(name), *(f'{key}={value!r}' for key, value in said.items())])})"
     return made
 
