@@ -31,7 +31,14 @@ kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head)
   return query_heads_of(problem, query_head, 1);
 }
 
-std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass pass,
+std::size_t one_in_full(const kda::Dimensions& dimensions) {
+  constexpr std::size_t fewest = 4, fewest_tokens = 16'384;
+  const std::size_t tokens = std::max<std::size_t>(dimensions.B * dimensions.T, 1),
+                    heads = std::max(fewest, (fewest_tokens + tokens - 1) / tokens);
+  return std::max<std::size_t>(dimensions.H / heads, 1);
+}
+
+std::vector<kda::Tensors> answers_of(std::span<const Twin> family, kda::Pass pass,
                                      const kda::Problem& problem) {
   std::vector<kda::Tensors> answers;
   for (const Twin& twin : family)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "engine/answered.hpp"
@@ -16,8 +17,12 @@ using hypotheses::Twin;
 /// That query head and its value heads as a problem of their own.
 kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head);
 
+/// Of so many query heads one is measured beside all twins, where the first of them gives the answers: they
+/// have to say what computations like it do, once they have tokens enough for that.
+std::size_t one_in_full(const kda::Dimensions& dimensions);
+
 /// What each twin answers, in the order of the family.
-std::vector<kda::Tensors> answers_of(const std::vector<Twin>& family, kda::Pass pass,
+std::vector<kda::Tensors> answers_of(std::span<const Twin> family, kda::Pass pass,
                                      const kda::Problem& problem);
 
 /// ... on the GPU, where it stays, to query heads [first, first + count) of a problem together.

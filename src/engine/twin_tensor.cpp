@@ -12,10 +12,14 @@
 
 namespace kda_check::engine {
 
-void TwinTensor::begin(TwinsOf what, std::size_t twins, std::size_t stable, std::optional<double> left) {
+void TwinTensor::begin(TwinsOf what, std::size_t twins, std::size_t stable, std::optional<double> left,
+                       std::size_t every) {
   if (test != nullptr) return;
   judge::TwinSetting setting = twin_setting(what, layout, compute, dtype, twins, answers.size());
   setting.stable = stable, setting.left = left;
+  if (every > 1)
+    for (std::size_t head = 0; head < layout.heads; ++head)
+      setting.in_full.push_back(head / heads_per_query_head % every == 0);
   test = std::make_unique<judge::TwinTest>(std::move(setting));
 }
 
@@ -29,8 +33,18 @@ void TwinTensor::measure(std::size_t query_head,
                          const std::function<judge::HeadValues(std::size_t head, std::size_t i)>& values) {
   for (std::size_t i = 0; i < heads_per_query_head; ++i) {
     const std::size_t head = query_head * heads_per_query_head + i;
-    test->measure(head, values(head, i));
+    if (test->has_to_measure(head)) test->measure(head, values(head, i));
   }
+}
+
+bool TwinTensor::settle(std::size_t query_head,
+                        const std::function<judge::HeadValues(std::size_t head, std::size_t i)>& values) {
+  bool all = true;
+  for (std::size_t i = 0; i < heads_per_query_head; ++i) {
+    const std::size_t head = query_head * heads_per_query_head + i;
+    if (test->has_to_measure(head) && !test->settle(head, values(head, i))) all = false;
+  }
+  return all;
 }
 
 void conclude(const std::vector<const TwinTensor*>& tensors, int threads, TwinResults& results) {
@@ -42,10 +56,10 @@ void conclude(const std::vector<const TwinTensor*>& tensors, int threads, TwinRe
       results[tensors[i]->answers[a]] = std::move(concluded[i][a]);
 }
 
-void TwinParameter::measure(std::size_t query_head, const HeadTruths& truths,
+bool TwinParameter::measure(std::size_t query_head, const HeadTruths& truths,
                             const std::vector<Values>& twins) {
   const auto truth = truths.tensors.find(name);
-  if (truth == truths.tensors.end() || !has_to_measure(query_head)) return;
+  if (truth == truths.tensors.end() || !has_to_measure(query_head)) return true;
   const std::size_t count = per_query_head(), begin = query_head * count;
   const std::span<const double> values = truth->second.subspan((query_head - truths.first) * count, count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -59,14 +73,37 @@ void TwinParameter::measure(std::size_t query_head, const HeadTruths& truths,
     for (std::size_t f = 0; f < twins.size(); ++f) add(f, twins[f].tensor->value(twins[f].first + i));
     for (std::size_t a = 0; a < answers.size(); ++a) add(twins.size() + a, answers[a]->value(begin + i));
   }
+  const std::span<Sums> own(&heads[query_head * heads_per_query_head], heads_per_query_head);
+  const bool are_first_twin = std::ranges::all_of(own, [&](const Sums& sums) {
+    return std::all_of(sums.to_first.begin() + static_cast<std::ptrdiff_t>(twins.size()), sums.to_first.end(),
+                       [](const numeric::ProductSum& distance) { return distance.is_zero(); });
+  });
+  const bool is_settled = are_first_twin && query_head % every != 0;
+  for (Sums& sums : own) {
+    if (is_settled)
+      sums.errors.resize(1);
+    else if (twins.size() == 1)
+      sums = {};
+  }
+  return is_settled || twins.size() > 1;
 }
 
 double TwinParameter::largest_rms_ratio(std::size_t first) const {
   double largest = 0;
+  // What is settled errs as the first twin does; the others do so beside it as in the heads where they ran.
+  numeric::ProductSum truth, of_first, of_first_in_full;
+  for (const Sums& sums : heads) {
+    if (sums.errors.empty()) continue;
+    truth.add(sums.truth), of_first.add(sums.errors.front());
+    if (!is_settled(sums)) of_first_in_full.add(sums.errors.front());
+  }
+  const bool any_settled = std::ranges::any_of(heads, is_settled) && !of_first_in_full.is_zero();
   for (std::size_t f = first; f < twin_count(); ++f) {
-    numeric::ProductSum error, truth;
-    for (const Sums& sums : heads) error.add(sums.errors[f]), truth.add(sums.truth);
-    const double ratio = relative_size(error, truth);
+    numeric::ProductSum error;
+    for (const Sums& sums : heads)
+      if (sums.errors.size() > 1) error.add(sums.errors[f]);
+    double ratio = relative_size(error, truth);
+    if (any_settled) ratio *= relative_size(of_first, of_first_in_full);
     if (!truth.is_zero() && std::isfinite(ratio)) largest = std::max(largest, ratio);
   }
   return largest;
@@ -80,6 +117,7 @@ std::optional<judge::TwinJudgement> TwinParameter::judgement(std::size_t answer,
   numeric::ProductSum truth, noise, own;
   std::vector<numeric::ProductSum> others(compared);
   for (const Sums& sums : heads) {
+    if (is_settled(sums)) continue;
     truth.add(sums.truth), noise.add(sums.errors.front()), own.add(sums.to_first[twin_count() + answer]);
     for (std::size_t f = 0; f < compared; ++f) others[f].add(sums.to_first[f]);
   }
@@ -107,7 +145,7 @@ std::optional<judge::TwinJudgement> TwinParameter::worst_head(std::size_t answer
   if (twin_count() == 0) return result;
   for (std::size_t head = 0; head < heads.size(); ++head) {
     const Sums& sums = heads[head];
-    if (sums.errors.empty() || sums.truth.is_zero()) continue;
+    if (sums.errors.empty() || is_settled(sums) || sums.truth.is_zero()) continue;
     double most = unit;
     for (std::size_t f = 0; f < twin_count(); ++f)
       most = std::max(most, relative_size(sums.errors[f], sums.truth));

@@ -29,11 +29,17 @@ struct TwinTensor {
   std::vector<const tensor::Tensor*> answers = {};
   std::unique_ptr<judge::TwinTest> test = nullptr;  ///< when all answers are known
 
-  void begin(TwinsOf what, std::size_t twins, std::size_t stable = 0, std::optional<double> left = {});
+  /// `every`: of so many query heads one is measured beside all twins, and those that the first of them does
+  /// not give.
+  void begin(TwinsOf what, std::size_t twins, std::size_t stable = 0, std::optional<double> left = {},
+             std::size_t every = 1);
   bool has_to_measure(std::size_t query_head) const;
   /// `values`: of its head `head`, which is number `i` of the query head.
   void measure(std::size_t query_head,
                const std::function<judge::HeadValues(std::size_t head, std::size_t i)>& values);
+  /// The same where the first twin, alone in `values`, is enough: false, where it is not in all heads.
+  bool settle(std::size_t query_head,
+              const std::function<judge::HeadValues(std::size_t head, std::size_t i)>& values);
 };
 
 /// When all heads were measured.
@@ -43,10 +49,11 @@ void conclude(const std::vector<const TwinTensor*>& tensors, int threads, TwinRe
 struct TwinParameter {
   std::string name;
   std::size_t per_head, heads_per_query_head;  ///< elements of a value head
+  std::size_t every;                           ///< as of TwinTensor::begin
   std::vector<const tensor::Tensor*> answers;
   struct Sums {
     numeric::ProductSum truth;
-    std::vector<numeric::ProductSum> errors;    ///< by twin, then by answer
+    std::vector<numeric::ProductSum> errors;    ///< by twin, then by answer; of the first alone if that is it
     std::vector<numeric::ProductSum> to_first;  ///< how far from the first twin: twins, then answers
   };
   std::vector<Sums> heads;  ///< by value head
@@ -61,12 +68,15 @@ struct TwinParameter {
     return heads.front().errors.empty() ? 0 : heads.front().errors.size() - answers.size();
   }
 
+  static bool is_settled(const Sums& sums) { return sums.errors.size() == 1; }
+
   /// What a twin has of a query head, from an element of a tensor on.
   struct Values {
     const tensor::Tensor* tensor;
     std::size_t first;
   };
-  void measure(std::size_t query_head, const HeadTruths& truths, const std::vector<Values>& twins);
+  /// False, and nothing is measured: there is but the first twin, and it does not give the answers.
+  bool measure(std::size_t query_head, const HeadTruths& truths, const std::vector<Values>& twins);
   /// Of the twins from `first` on; 0 where none of them is finite.
   double largest_rms_ratio(std::size_t first) const;
   /// Of an answer that the first twin computes but for `left` of its error: how far it is from that, in units

@@ -41,6 +41,7 @@ struct Twins::Class {
   std::string key;
   std::vector<Twin> family;  ///< twins, then stable computations
   std::size_t stable;
+  std::size_t every;  ///< as of TwinTensor::begin
   std::vector<TwinTensor> tensors = {};
   std::vector<TwinParameter> parameters = {};
 
@@ -70,6 +71,7 @@ struct Twins::Class {
           one = parameters.insert(one, {name,
                                         tensor->size() / HV,
                                         problem.heads_per_group(),
+                                        every,
                                         {},
                                         std::vector<TwinParameter::Sums>(HV)});
         take(*one);
@@ -81,7 +83,7 @@ struct Twins::Class {
   }
 
   void begin(kda::Pass pass) {
-    for (TwinTensor& judged : tensors) judged.begin(twins_of(pass), family.size(), stable, left);
+    for (TwinTensor& judged : tensors) judged.begin(twins_of(pass), family.size(), stable, left, every);
   }
 
   bool has_to_measure(std::size_t query_head) const {
@@ -93,30 +95,52 @@ struct Twins::Class {
     return pass == kda::Pass::forward && slopes_judge(compute, dtype);
   }
 
-  /// `part`: the problem of this head; `decays`: where slopes judge.
+  /// `part`: the problem of this head; `decays`: of it, where slopes judge and nobody asked before.
   void measure(const kda::Problem& part, kda::Pass pass, std::size_t query_head, const HeadTruths& truths,
-               const DecayDirections* decays) {
-    const std::vector<kda::Tensors> twins = answers_of(family, pass, part);
-    for (TwinTensor& judged : tensors) {
-      if (!judged.has_to_measure(query_head)) continue;
+               std::optional<DecayDirections>& decays) {
+    std::vector<kda::Tensors> twins = answers_of(std::span(family).first(1), pass, part);
+    const auto values_of = [&](const TwinTensor& judged, std::size_t head, std::size_t i) {
       const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head);
-      judged.measure(query_head, [&](std::size_t head, std::size_t i) {
-        judge::HeadValues values{truth_of(truths, judged.name, judged.layout, head)};
-        for (const kda::Tensors& twin : twins) {
-          values.fields.emplace_back(twin.at(judged.name), layout, i);
-          values.fields.back().store_as(judged.dtype);
-        }
-        for (const tensor::Tensor* const answer : judged.answers)
-          values.fields.emplace_back(*answer, judged.layout, head);
-        if (decays != nullptr) values.directions = decays->of(judged.name, layout, i);
-        return values;
-      });
-    }
-    for (TwinParameter& parameter : parameters) {
-      std::vector<TwinParameter::Values> values;
-      for (const kda::Tensors& twin : twins) values.push_back({&twin.at(parameter.name), 0});
-      parameter.measure(query_head, truths, values);
-    }
+      judge::HeadValues values{truth_of(truths, judged.name, judged.layout, head)};
+      for (const kda::Tensors& twin : twins) {
+        values.fields.emplace_back(twin.at(judged.name), layout, i);
+        values.fields.back().store_as(judged.dtype);
+      }
+      for (const tensor::Tensor* const answer : judged.answers)
+        values.fields.emplace_back(*answer, judged.layout, head);
+      if (decays && has_decay_slopes(pass)) values.directions = decays->of(judged.name, layout, i);
+      return values;
+    };
+    const auto measure_parameters = [&] {
+      bool all = true;
+      for (TwinParameter& parameter : parameters) {
+        std::vector<TwinParameter::Values> values;
+        for (const kda::Tensors& twin : twins) values.push_back({&twin.at(parameter.name), 0});
+        all = parameter.measure(query_head, truths, values) && all;
+      }
+      return all;
+    };
+    bool is_settled = every > 1 && query_head % every != 0 && measure_parameters();
+    for (TwinTensor& judged : tensors)
+      if (every > 1)
+        is_settled = judged.settle(query_head, [&](std::size_t head, std::size_t i) {
+          return values_of(judged, head, i);
+        }) && is_settled;
+    if (is_settled) return;
+    if (has_decay_slopes(pass) && !decays) decays.emplace(part, 0);
+    for (kda::Tensors& twin : answers_of(std::span(family).subspan(1), pass, part))
+      twins.push_back(std::move(twin));
+    for (TwinTensor& judged : tensors)
+      judged.measure(query_head,
+                     [&](std::size_t head, std::size_t i) { return values_of(judged, head, i); });
+    measure_parameters();
+  }
+
+  /// Whether heads that the first twin alone was run in have to be measured beside the others.
+  bool reopen() {
+    bool any = false;
+    for (const TwinTensor& judged : tensors) any = judged.test->reopen() || any;
+    return any;
   }
 };
 
@@ -160,9 +184,11 @@ void Twins::add(const Answered& answer, const Computation& computation) {
         {{},
          hypotheses::spread_of_class(problem_, pass_, answer.compute, answer.dtype, answer.segments).stable});
   if (spread.twins.size() < judge::fewest_twins) return;
-  const std::size_t stable = spread.stable.size();
-  classes_.push_back(std::make_unique<Class>(Class{answer.compute, answer.dtype, computation.left,
-                                                   std::move(key), in_one_list(std::move(spread)), stable}));
+  const std::size_t stable = spread.stable.size(),
+                    every = computation.is_known() ? one_in_full(problem_.dimensions()) : 1;
+  classes_.push_back(
+      std::make_unique<Class>(Class{answer.compute, answer.dtype, computation.left, std::move(key),
+                                    in_one_list(std::move(spread)), stable, every}));
   classes_.back()->add(problem_, pass_, answer);
 }
 
@@ -241,10 +267,7 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
     parallel_for(count, threads_, [&](std::size_t item, int) {
       if (!is_wanted(item)) return;
       const Work at_hand(seconds, steps * static_cast<double>(one->family.size()));
-      const bool slopes = one->has_decay_slopes(pass_);
-      if (slopes && !decays[item]) decays[item].emplace(problem_, first + item);
-      one->measure(one_query_head(problem_, first + item), pass_, first + item, truths,
-                   slopes ? &*decays[item] : nullptr);
+      one->measure(one_query_head(problem_, first + item), pass_, first + item, truths, decays[item]);
     });
   }
   // Where it fails judge() measures these classes again.
@@ -253,12 +276,16 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
 
 void Twins::judge(TruthSource& truths) {
   for (const std::unique_ptr<Class>& one : classes_) one->begin(pass_);
+  bool any = true;
   const auto has_to_measure = [&](std::size_t query_head) {
     return std::ranges::any_of(classes_, [&](const auto& one) { return one->has_to_measure(query_head); });
   };
-  for_heads(
-      truths, problem_.dimensions().H, has_to_measure,
-      [&](const HeadTruths& some, std::size_t first, std::size_t count) { measure(some, first, count); });
+  while (std::exchange(any, false)) {
+    for_heads(
+        truths, problem_.dimensions().H, has_to_measure,
+        [&](const HeadTruths& some, std::size_t first, std::size_t count) { measure(some, first, count); });
+    for (const std::unique_ptr<Class>& one : classes_) any = one->reopen() || any;
+  }
   conclude();
 }
 

@@ -50,6 +50,7 @@ struct HeadErrors {
   std::vector<ErrorSums> fields;  ///< a twin's energies without itself in the envelope; of unfit twins none
   std::vector<double> twin_squares;  ///< sum of (y - x)^2 of each twin, times 4^-exponent
   std::vector<bool> fit;             ///< by twin: finite, and not far from the truth
+  bool are_first_twin = false;       ///< every answer is the first twin, to the bit
   int exponent = 0;                  ///< of the largest value of the truth
   double truth_squares = 0;          ///< sum of x^2, times 4^-exponent
 
@@ -81,6 +82,9 @@ struct TwinSetting {
   std::optional<double> left = {};
   /// A row may err by one rounded operand of its sums, wholly along the truth, though no twin does.
   double operand_unit = 0;
+  /// Heads that are measured beside all twins; in others the first one is enough where the answers are its.
+  /// Empty: all.
+  std::vector<bool> in_full = {};
 };
 
 inline constexpr std::size_t fewest_twins = 3;

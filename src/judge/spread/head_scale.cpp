@@ -86,6 +86,13 @@ void FirstLook::add(RowSums& sums, std::size_t row, float squares, float along, 
   sums.total += sums.squares[row];
 }
 
+bool FirstLook::are_first_twin(std::size_t twins) const {
+  const RowSums& first = rows.front();
+  return std::all_of(rows.begin() + static_cast<std::ptrdiff_t>(twins), rows.end(), [&](const RowSums& one) {
+    return one.squares == first.squares && one.along == first.along;
+  });
+}
+
 HeadWeights weights_for(const TwinSetting& setting, const RowCells& chunk_of, const Units& units,
                         const FirstLook& look, HeadErrors& errors) {
   errors.exponent = units.of_head(), errors.truth_squares = look.truth_total;
@@ -93,6 +100,7 @@ HeadWeights weights_for(const TwinSetting& setting, const RowCells& chunk_of, co
     errors.twin_squares.push_back(look.twins_to_truth.empty() ? look.rows[f].total
                                                               : look.twins_to_truth[f].total);
   errors.fit = errors.fit_in(setting);
+  errors.are_first_twin = look.are_first_twin(setting.twins);
   HeadWeights weights;
   if (errors.fit_twins() < fewest_twins || errors.truth_squares == 0) return weights;
   Floors floors{std::max(setting.storage_unit / 4, setting.operand_unit),

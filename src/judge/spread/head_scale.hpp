@@ -47,6 +47,8 @@ struct FirstLook {
   /// Rows in their order; sums are in the unit of the row.
   void add_truth(std::size_t row, double squares, const Units& units);
   static void add(RowSums& to, std::size_t row, float squares, float along, const Units& units);
+  /// Whether all fields behind the twins err as the first of them does, row by row.
+  bool are_first_twin(std::size_t twins) const;
 };
 
 /// What errors are multiplied by, in units of rows and of their envelopes.

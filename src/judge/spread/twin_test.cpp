@@ -91,12 +91,14 @@ void TwinTest::Tally::merge(const Tally& other) {
 
 TwinTest::TwinTest(TwinSetting setting)
     : setting_(std::move(setting)),
+      first_alone_(setting_),
       row_cells_(row_cells(setting_.layout)),
       tiles_(tiles_of(setting_.layout)),
       column_elements_(setting_.layout.width, 0.0),
       heads_(setting_.layout.heads) {
   for (std::size_t r = 0; r < setting_.layout.rows; ++r)
     for (std::size_t v = 0; v < setting_.layout.columns(r); ++v) column_elements_[v] += 1;
+  first_alone_.twins = 1, first_alone_.stable = 0;
 }
 
 TwinTest::Cells TwinTest::empty_cells(std::size_t count) const {
@@ -227,6 +229,38 @@ void TwinTest::measure(std::size_t head, const HeadValues& values) {
   take(head, head_errors(setting_, tiles_, chunks(), values));
 }
 
+bool TwinTest::is_settled(std::size_t head, const HeadErrors& errors) const {
+  const double most = setting_.most_rms_ratio * setting_.most_rms_ratio * errors.truth_squares;
+  return can_settle(head) && errors.are_first_twin && errors.twin_squares.front() <= most;
+}
+
+bool TwinTest::settle(std::size_t head, const HeadValues& values) {
+  if (!can_settle(head)) return false;
+  HeadErrors errors = head_errors(first_alone_, tiles_, chunks(), values);
+  if (!is_settled(head, errors)) return false;
+  take(head, std::move(errors));
+  return true;
+}
+
+bool TwinTest::reopen() {
+  constexpr double far_more = 4;  // of squares
+  const auto share = [](const HeadPart& part) {
+    const double truth = part.errors.truth_squares;
+    return truth > 0 ? part.errors.twin_squares.front() / truth : 0;
+  };
+  double most = 0;
+  for (const HeadPart& part : heads_)
+    if (part.errors.twin_squares.size() > 1) most = std::max(most, share(part));
+  bool any = false;
+  for (std::size_t head = 0; head < heads_.size(); ++head) {
+    HeadPart& part = heads_[head];
+    if (part.errors.twin_squares.size() != 1 || !(share(part) > far_more * most)) continue;
+    part = {};
+    setting_.in_full[head] = any = true;
+  }
+  return any;
+}
+
 void TwinTest::measure(std::size_t first, const HeadsOnGpu& values, int threads) {
   std::vector<HeadErrors> errors = head_errors_on_gpu(setting_, tiles_, chunks(), values, threads);
   parallel_for(errors.size(), threads, [&](std::size_t i, int) {
@@ -237,6 +271,11 @@ void TwinTest::measure(std::size_t first, const HeadsOnGpu& values, int threads)
 void TwinTest::take(std::size_t head, HeadErrors errors) {
   HeadPart& part = heads_[head] = {};
   part.errors = std::move(errors);
+  if (is_settled(head, part.errors)) {
+    part.errors.fields.clear();
+    part.errors.fit = {true};
+    part.errors.twin_squares.resize(1);
+  }
   if (part.errors.fields.empty()) return;
   scale_columns(setting_, column_elements_, part.errors);
   const auto tally_as = [&](Region region, const Cells& cells) {
@@ -308,12 +347,17 @@ double TwinTest::stable_rms_ratio() const {
   for (const HeadPart& part : heads_) exponent = std::max(exponent, part.errors.exponent);
   double largest = 0;
   for (std::size_t f = setting_.twins - setting_.stable; f < setting_.twins; ++f) {
-    double error = 0, truth = 0;
+    double error = 0, truth = 0, first = 0, first_of_settled = 0;
     for (const HeadPart& part : heads_) {
       if (part.errors.twin_squares.empty()) return 0;  // not measured
       const double unit = std::ldexp(1.0, 2 * (part.errors.exponent - exponent));
-      error += part.errors.twin_squares[f] * unit, truth += part.errors.truth_squares * unit;
+      const bool settled = part.errors.twin_squares.size() == 1;
+      if (!settled) error += part.errors.twin_squares[f] * unit;
+      (settled ? first_of_settled : first) += part.errors.twin_squares.front() * unit;
+      truth += part.errors.truth_squares * unit;
     }
+    // In other heads it errs as it does beside the first twin where both were run.
+    if (first_of_settled > 0) error += error / first * first_of_settled;
     if (truth > 0 && std::isfinite(error)) largest = std::max(largest, std::sqrt(error / truth));
   }
   return largest;

@@ -33,6 +33,12 @@ class TwinTest {
   bool has_to_measure(std::size_t head) const;
   /// One head; from any thread.
   void measure(std::size_t head, const HeadValues& values);
+  /// The same by the first twin alone, which `values` has no other of: false, and nothing is measured, where
+  /// the answers are not its, to the bit, or all twins are wanted.
+  bool settle(std::size_t head, const HeadValues& values);
+  /// Whether heads that were settled have to be measured after all: the first twin errs far more in them than
+  /// where others were run, so that nothing says what these do.
+  bool reopen();
   /// The same of heads from `first` on, as far as they have to be measured.
   void measure(std::size_t first, const HeadsOnGpu& values, int threads);
   /// One for each answer, when all heads were measured; none where no head has enough twins that are fit,
@@ -70,6 +76,8 @@ class TwinTest {
   const RowCells& chunks() const;
   /// What was measured of a head.
   void take(std::size_t head, HeadErrors errors);
+  bool can_settle(std::size_t head) const { return !setting_.in_full.empty() && !setting_.in_full[head]; }
+  bool is_settled(std::size_t head, const HeadErrors& errors) const;
   Cells empty_cells(std::size_t count) const;
   void add_rows(Cells& cells, const std::vector<std::uint32_t>& cell_of_row, const HeadErrors& errors) const;
   void add_rows(std::vector<CellSums>& cells, const std::vector<std::uint32_t>& cell_of_row,
@@ -95,7 +103,7 @@ class TwinTest {
   /// Whether twins err by little more than what storing their values costs.
   bool are_errors_of_storage() const;
 
-  TwinSetting setting_;
+  TwinSetting setting_, first_alone_;
   std::vector<RowCells> row_cells_;
   Tiles tiles_;
   std::vector<double> column_elements_;  ///< of a head
