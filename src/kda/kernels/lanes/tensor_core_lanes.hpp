@@ -68,6 +68,54 @@ KDA_CHECK_INLINE Lanes<std::int32_t, W> maximum(const Lanes<std::int32_t, W>& a,
   });
   return result;
 }
+template <int W>
+KDA_CHECK_INLINE Lanes<std::int32_t, W> truncated(const Lanes<float, W>& x) {
+  Lanes<std::int32_t, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    result.part[w] = __builtin_convertvector(x.part[w], VectorOf<std::int32_t>);
+  });
+  return result;
+}
+/// Whether every lane is in [least, most], or below `nothing`.
+template <int W>
+KDA_CHECK_INLINE bool are_within(const Lanes<std::int32_t, W>& x, std::int32_t least, std::int32_t most,
+                                 std::int32_t nothing) {
+  VectorOf<std::int32_t> every = ~VectorOf<std::int32_t>{};
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    every &= ((x.part[w] >= least) & (x.part[w] <= most)) | (x.part[w] < nothing);
+  });
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)every) == 0xffff;
+#elif defined(__AVX2__) && defined(__FMA__)
+  return _mm256_movemask_epi8((__m256i)every) == -1;
+#else
+  return (every[0] & every[1] & every[2] & every[3]) != 0;
+#endif
+}
+/// Whether every lane is finite, and its last twelve bits are zeros.
+template <int W>
+KDA_CHECK_INLINE bool has_twelve_bits(const Lanes<float, W>& x) {
+  const Lanes<std::int32_t, W> magnitude = bits_of(x) & 0x7fff'ffff;
+  return are_within(magnitude, 0, 0x7f7f'ffff, 0) && are_within(magnitude & 0xfff, 0, 0, 0);
+}
+KDA_CHECK_INLINE Sixteen<double> widened(const Sixteen<std::int32_t>& n) {
+  typedef std::int32_t Half __attribute__((vector_size(vector_bytes / 2)));
+  Sixteen<double> result;
+  unrolled<sixteen_width<double>>([&](auto w) __attribute__((always_inline)) {
+    Half half;
+    std::memcpy(&half, reinterpret_cast<const char*>(&n.part[w / 2]) + w % 2 * sizeof half, sizeof half);
+    result.part[w] = __builtin_convertvector(half, VectorOf<double>);
+  });
+  return result;
+}
+/// 2^n for n in [-126, 127], in fp32.
+KDA_CHECK_INLINE Sixteen<float> float_power_of_two(const Sixteen<std::int32_t>& n) {
+  Sixteen<float> result;
+  unrolled<sixteen_width<float>>([&](auto w) __attribute__((always_inline)) {
+    result.part[w] = (VectorOf<float>)((n.part[w] + 127) << 23);
+  });
+  return result;
+}
 /// 2^n for n in [-1022, 1023].
 KDA_CHECK_INLINE Sixteen<double> power_of_two(const Sixteen<std::int32_t>& n) {
   Sixteen<double> result;

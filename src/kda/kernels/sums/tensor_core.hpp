@@ -111,21 +111,31 @@ KDA_CHECK_TEAM_APART void tensor_core_product(const TensorCore& core, std::size_
 
 #else
 
-/// Sixteen numbers in fp64, and the exponents they count with.
+/// Sixteen numbers, and the exponents they count with.
 struct CountedNumbers {
-  double value[16];
+  float value[16];
   std::int32_t exponent[16];
+  bool are_short;  ///< finite, of at most twelve bits: their products are exact in fp32
 
   KDA_CHECK_INLINE void count(const TensorCore& core, const float* operand) {
-    load_widened<Sixteen<double> >(operand).store(value);
+    __builtin_memcpy(value, operand, sizeof value);
     counted_exponents(operand, core.least_exponent).store(exponent);
+    are_short = has_twelve_bits(Sixteen<float>::load(operand));
   }
   KDA_CHECK_INLINE void take(const TensorCore& core, const float* x) {
+    if (core.of_operands == Rounding::none) return count(core, x);
     float operand[16];
     for (int i = 0; i < 16; ++i) operand[i] = rounded(core.of_operands, x[i]);
     count(core, operand);
   }
 };
+
+KDA_CHECK_INLINE bool are_short(const CountedNumbers& row, const CountedNumbers* columns,
+                                std::size_t count) {
+  bool all = row.are_short;
+  for (std::size_t d = 0; d < count; ++d) all = all && columns[d].are_short;
+  return all;
+}
 
 /// bf16 numbers that an operand is split into, each the nearest to what those before it leave.
 inline constexpr int parts_of_operand = 3;
@@ -150,9 +160,40 @@ struct PackTerms {
     return Sixteen<std::int32_t>::load(columns[d].exponent) + row->exponent[d];
   }
   KDA_CHECK_INLINE Sixteen<double> product(std::size_t d) const {
-    return Sixteen<double>::load(columns[d].value) * row->value[d];
+    return load_widened<Sixteen<double> >(columns[d].value) * static_cast<double>(row->value[d]);
   }
 };
+
+/// group_sum(core, count, terms, sum) to where it started from. Of short operands products are exact in fp32,
+/// and what is kept of them integers of 27 bits.
+KDA_CHECK_INLINE void add_group(const TensorCore& core, std::size_t count, const PackTerms& terms,
+                                bool are_short, float* sum) {
+  using Floats = Sixteen<float>;
+  using Integers = Sixteen<std::int32_t>;
+  // Between these neither what a term is scaled by nor a sum leaves fp32's range, and no product is below it
+  // that counts; where all terms are zero nothing does.
+  constexpr std::int32_t least = -90, most = 90, of_zeros = -300;
+  if (are_short && core.accumulator == Accumulator::fp32 && core.bits <= 25) {
+    Integers largest = counted_exponents(sum, -126);
+    for (std::size_t d = 0; d < count; ++d) largest = maximum(largest, terms.exponent(d));
+    if (are_within(largest, least, most, of_zeros)) {
+      const Integers unit = maximum(largest, Integers::broadcast(least)) - core.bits;
+      const Floats scale = float_power_of_two(Integers::zero() - unit);
+      // Eight terms have 30 bits.
+      Integers low = truncated(Floats::load(sum) * scale), high = Integers::zero();
+      const auto term = [&](std::size_t d) __attribute__((always_inline)) {
+        return truncated(Floats::load(terms.columns[d].value) * terms.row->value[d] * scale);
+      };
+      for (std::size_t d = 0; d < count; d += 2) {
+        low = low + term(d);
+        if (d + 1 < count) high = high + term(d + 1);
+      }
+      store_rounded(cut_to_fp32((widened(low) + widened(high)) * power_of_two(unit)), sum);
+      return;
+    }
+  }
+  store_rounded(group_sum(core, count, terms, sum), sum);
+}
 
 /// The same of operands that are split: the products of high parts onto what C holds, five lesser ones each
 /// time onto a sum of their own, which is added behind the last group.
@@ -179,7 +220,8 @@ void split_product(const TensorCore& core, std::size_t rows, std::size_t columns
             line[d] = a.data[(top + row) * a.row_stride + (from + d) * a.depth_stride];
           take_parts(core, line, of_row, 1);
           const auto add = [&](int of_a, int of_b, T* sum) {
-            store_rounded(group_sum(core, count, PackTerms{of_row + of_a, of_columns[of_b]}, sum), sum);
+            const PackTerms terms{of_row + of_a, of_columns[of_b]};
+            add_group(core, count, terms, are_short(*terms.row, terms.columns, count), sum);
           };
           for (const auto& product : lesser) add(product.of_a, product.of_b, low[row]);
           add(0, 0, high[row]);
@@ -216,10 +258,10 @@ KDA_CHECK_TEAM_APART void tensor_core_product(const TensorCore& core, std::size_
       }
       for (std::size_t column = 0; column < columns; column += 16) {
         for (std::size_t d = 0; d < count; ++d) of_columns[d].take(core, b + (from + d) * b_stride + column);
+        const bool short_columns = are_short(of_columns[0], of_columns, count);
         for (std::size_t row = 0; row < height; ++row) {
           T* const target = c + (top + row) * c_stride + column;
-          const PackTerms terms{of_row + row, of_columns};
-          store_rounded(group_sum(core, count, terms, target), target);
+          add_group(core, count, {of_row + row, of_columns}, short_columns && of_row[row].are_short, target);
         }
       }
     }
