@@ -126,6 +126,20 @@ TEST_CASE("a wrong kernel in 16 bits is beyond its twins where the limits see no
   }
 }
 
+TEST_CASE("in a large problem a fault in any one head is seen, and right heads pass", "[engine][twins]") {
+  const kda::Problem problem = kda::parse_regime("control:T=4096,H=8,K=16,V=16,dtype=bf16").build();
+  const kda::Answer right = test::run(problem, "chunk", DType::bf16);
+  CHECK(judged(problem, right, ComputeFormat::bf16).verdict == Verdict::pass);
+  for (const std::size_t head : {2, 5}) {
+    kda::Answer wrong{right.o.clone(), right.final_state.clone()};
+    scale(wrong.o, 1000, 1200, head, 1.05);
+    const report::TensorResult result = judged(problem, wrong, ComputeFormat::bf16);
+    INFO(result.reason);
+    CHECK(result.verdict == Verdict::fail);
+    CHECK_THAT(result.reason, ContainsSubstring("head " + std::to_string(head)));
+  }
+}
+
 TEST_CASE("a kernel that loses decay in 16 bits fails, and the sentence says whose and how much",
           "[engine][twins]") {
   const kda::Problem plain = kda::with_log_decays(problem_of(true));

@@ -60,15 +60,27 @@ class World {
   }
   judge::TwinTest measured(std::optional<double> slope_floor = 0x1p-11) const {
     judge::TwinTest test({layout_, twins_, 1, 0x1p-9, slope_floor});
-    for (std::size_t head = 0; head < layout_.heads; ++head) {
-      judge::HeadValues values{judge::HeadRows(truth_, layout_, head)};
-      for (const std::vector<double>& field : fields_) values.fields.emplace_back(field, layout_, head);
-      if (head == 1 && !moved_.empty())
-        values.directions.push_back({Region::decays_of_head, judge::HeadRows(moved_, layout_, head), 1});
-      test.measure(head, values);
-    }
+    for (std::size_t head = 0; head < layout_.heads; ++head) test.measure(head, values_of(head));
     return test;
   }
+  /// Beside the first twin where that is enough; the first head beside all.
+  judge::TwinTest settled(std::size_t stable = 0) const {
+    judge::TwinSetting setting{layout_, twins_, 1, 0x1p-9, 0x1p-11};
+    setting.stable = stable, setting.in_full.assign(layout_.heads, false), setting.in_full[0] = true;
+    judge::TwinTest test(setting);
+    for (std::size_t head = 0; head < layout_.heads; ++head)
+      if (!test.settle(head, values_of(head, true))) test.measure(head, values_of(head));
+    return test;
+  }
+  judge::HeadValues values_of(std::size_t head, bool first_twin_alone = false) const {
+    judge::HeadValues values{judge::HeadRows(truth_, layout_, head)};
+    for (std::size_t f = 0; f <= twins_; ++f)
+      if (f == 0 || f == twins_ || !first_twin_alone) values.fields.emplace_back(fields_[f], layout_, head);
+    if (head == 1 && !moved_.empty())
+      values.directions.push_back({Region::decays_of_head, judge::HeadRows(moved_, layout_, head), 1});
+    return values;
+  }
+  std::vector<double>& first_twin() { return fields_.front(); }
   std::string place() const {
     const TwinJudgement judgement = judged();
     if (judgement.ratio <= 1) return "";
@@ -173,6 +185,49 @@ TEST_CASE("what is wrong is found where it is", "[twins]") {
     fault.apply(world);
     CHECK(world.place() == fault.place);
   }
+}
+
+TEST_CASE("heads that the first twin gives need no others, and what is wrong elsewhere is seen as ever",
+          "[twins]") {
+  World world(layout_of(), 6, 40);
+  world.answer() = world.first_twin();
+  const judge::TwinTest right = world.settled();
+  CHECK(right.judged_heads() == 1);
+  CHECK(right.conclude().at(0).ratio <= 1);
+  scale(world, 70, 71, 2, 3, 1.05);
+  const judge::TwinTest wrong = world.settled();
+  CHECK(wrong.judged_heads() == 2);
+  const TwinJudgement judgement = wrong.conclude().at(0);
+  CHECK(judgement.ratio > 1);
+  CHECK(judgement.worst.head == 2);
+}
+
+TEST_CASE("what stable computations err by is known from the heads where they ran", "[twins]") {
+  World world(layout_of(1536, 8), 6, 41);
+  world.answer() = world.first_twin();
+  const double all = world.settled(2).stable_rms_ratio();
+  World other = world;
+  other.answer() = other.erring();  // so that every head is measured beside all
+  CHECK(all == Approx(other.settled(2).stable_rms_ratio()).epsilon(0.02));
+}
+
+TEST_CASE("a head in which the first twin errs far more is measured beside all", "[twins]") {
+  World world(layout_of(), 6, 42);
+  for (std::size_t r = 0; r < 384; ++r)
+    for (std::size_t v = 0; v < 48; ++v) {
+      double& x = world.first_twin()[(r * 3 + 1) * 48 + v];
+      x += 9 * (x - world.truth(r, 1, v));
+    }
+  world.answer() = world.first_twin();
+  judge::TwinTest test = world.settled();
+  CHECK(test.judged_heads() == 1);
+  REQUIRE(test.reopen());
+  CHECK(test.has_to_measure(1));
+  CHECK_FALSE(test.has_to_measure(2));
+  CHECK_FALSE(test.settle(1, world.values_of(1, true)));
+  test.measure(1, world.values_of(1));
+  CHECK(test.judged_heads() == 2);
+  CHECK_FALSE(test.reopen());
 }
 
 TEST_CASE("a slope is told from noise, and does not judge where none is asked for", "[twins]") {
