@@ -24,6 +24,7 @@ KDA_CHECK_BOTH double power_of_two(double n) {
   return __builtin_bit_cast(double, static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023) << 52);
 }
 KDA_CHECK_BOTH double select(bool condition, double yes, double no) { return condition ? yes : no; }
+KDA_CHECK_BOTH bool all(bool condition) { return condition; }
 KDA_CHECK_BOTH double absolute(double x) { return __builtin_fabs(x); }
 KDA_CHECK_BOTH double square_root(double x) { return __builtin_sqrt(x); }
 template <class V>

@@ -52,9 +52,12 @@ class GateFunctions {
 
   /// A f(y), where f(y) is exp(y) to all digits far out on the left.
   KDA_CHECK_BOTH Number amplified(const Number& f, const Number& y) const {
+    using numeric::all;
+    const Number near = amplitude_ * f;
+    if (all(y.hi >= of(-far_out))) return near;
     const V high = y.hi + of(a_);
     const Number exponent = select(numeric::detail::is_infinite(high), Number{high, of(0)}, y + of(a_));
-    return select(y.hi < of(-far_out), numeric::exp(exponent), amplitude_ * f);
+    return select(y.hi < of(-far_out), numeric::exp(exponent), near);
   }
 
   double a_;

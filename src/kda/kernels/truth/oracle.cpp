@@ -26,7 +26,8 @@ void oracle_in(const OracleBlock& block) {
 void oracle(const OracleBlock& block) { oracle_in<DoubleDoubleTile<oracle_tile_width>>(block); }
 void oracle_in_fp64(const OracleBlock& block) { oracle_in<DoubleTile<oracle_tile_width>>(block); }
 
-using OraclePack = Lanes<double, oracle_tile_width>;
+/// Two vectors: what one waits for the other fills.
+using OraclePack = Lanes<double, 2>;
 using OracleNumber = numeric::BasicDoubleDouble<OraclePack>;
 
 namespace {
@@ -35,8 +36,13 @@ namespace {
 template <class Body>
 KDA_CHECK_INLINE void over_packs(OracleLanes x, std::size_t count, Body body) {
   constexpr std::size_t step = OraclePack::count;
-  for (std::size_t i = 0; i < count; i += step) {
-    const std::size_t used = count - i < step ? count - i : step;
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    const OracleNumber result = body(OracleNumber{OraclePack::load(x.hi + i), OraclePack::load(x.lo + i)});
+    result.hi.store(x.hi + i), result.lo.store(x.lo + i);
+  }
+  if (i < count) {
+    const std::size_t used = count - i;
     double hi[step] = {}, lo[step] = {};
     for (std::size_t j = 0; j < used; ++j) {
       hi[j] = x.hi[i + j];
