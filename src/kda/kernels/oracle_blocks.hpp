@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "numeric/double_double.hpp"
+
 namespace kda_check::kda {
 
 struct OracleRows {
@@ -98,6 +100,14 @@ struct OracleBackwardBlock {
   OracleMatrix dq, dk, dg;  ///< [tokens][key_dim]: out, dq without scale
   OracleMatrix dbeta;       ///< [tokens][1], of column betas [tokens][stride]: out
   OracleMatrix dread;       ///< [tokens][key_dim]: out, of what is read along; no memory: dk has it, too
+};
+
+/// Rows of q or k, stored in the high parts, times a factor; L2-normalised if they are to be.
+struct OracleKeyBlock {
+  std::size_t rows, key_dim;
+  OracleLanes x;  ///< [rows][key_dim]
+  numeric::DoubleDouble factor;
+  bool has_norm;
 };
 
 /// The double-double functions over arrays: x in, result out, in place.

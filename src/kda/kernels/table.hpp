@@ -293,6 +293,7 @@ struct OracleKernels {
   void (*recurrence_in_fp64)(const OracleBlock&);
   void (*exponential)(OracleLanes x, std::size_t count);
   void (*gate)(const OracleGateBlock&);
+  void (*keys)(const OracleKeyBlock&);
   void (*stages)(const StageOracleBlock&);
   void (*gate_slope)(const OracleGateBlock&);  ///< in: raw gate; out: d log decay / d raw gate
   void (*replay)(const OracleReplayBlock&);    ///< double-double, as the next

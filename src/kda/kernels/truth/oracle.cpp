@@ -1,8 +1,12 @@
 // The recurrence in double-double, and the functions of the gates.
 #include "kda/kernels/truth/oracle.hpp"
+
+#include <algorithm>
+
 #include "kda/kernels/entries.hpp"
 #include "kda/kernels/truth/gate_functions.hpp"
 #include "kda/kernels/truth/oracle_elements.hpp"
+#include "kda/kernels/truth/row_norm.hpp"
 #include "numeric/double_double_functions.hpp"
 
 namespace kda_check::kda::KDA_CHECK_ISA {
@@ -58,6 +62,43 @@ KDA_CHECK_INLINE void over_packs(OracleLanes x, std::size_t count, Body body) {
   }
 }
 
+/// Rows that are added up side by side, as each sum is a chain.
+using SideBySide = Lanes<double, 1>;
+
+/// Each factor times 1 / n of its row, in the operations of RowNorm. False, and nothing is done: a row has
+/// elements whose squares may be beyond the range.
+bool times_reciprocals(const double* rows, std::size_t count, std::size_t K, numeric::DoubleDouble* factors) {
+  using Number = numeric::BasicDoubleDouble<SideBySide>;
+  for (std::size_t i = 0; i < count * K; ++i)
+    if (!(numeric::absolute(rows[i]) <= large_element)) return false;
+  constexpr numeric::DoubleDouble epsilon = numeric::DoubleDouble{1.0} / numeric::DoubleDouble{1e6};
+  Number sum = numeric::detail::spread<SideBySide>(epsilon);
+  double column[SideBySide::count] = {}, low[SideBySide::count];
+  for (std::size_t k = 0; k < K; ++k) {
+    for (std::size_t row = 0; row < count; ++row) column[row] = rows[row * K + k];
+    const SideBySide x = SideBySide::load(column);
+    sum = sum + numeric::two_product(x, x);
+  }
+  sum.hi.store(column), sum.lo.store(low);
+  for (std::size_t row = 0; row < count; ++row)
+    factors[row] = factors[row] * numeric::reciprocal_square_root(numeric::DoubleDouble{column[row], low[row]});
+  return true;
+}
+
+/// x, exact in its high parts, times a factor.
+void times(numeric::DoubleDouble factor, OracleLanes x, std::size_t count) {
+  const OracleNumber of_all = numeric::detail::spread<OraclePack>(factor);
+  std::size_t i = 0;
+  for (; i + OraclePack::count <= count; i += OraclePack::count) {
+    const OracleNumber product = of_all * OraclePack::load(x.hi + i);
+    product.hi.store(x.hi + i), product.lo.store(x.lo + i);
+  }
+  for (; i < count; ++i) {
+    const numeric::DoubleDouble product = factor * x.hi[i];
+    x.hi[i] = product.hi, x.lo[i] = product.lo;
+  }
+}
+
 void add_bias(const OracleGateBlock& block) {
   if (block.bias.hi == nullptr) return;
   for (std::size_t i = 0; i < block.count; ++i) {
@@ -73,6 +114,28 @@ void add_bias(const OracleGateBlock& block) {
 void oracle_exponential(OracleLanes x, std::size_t count) {
   over_packs(
       x, count, [](const OracleNumber& value) __attribute__((always_inline)) { return numeric::exp(value); });
+}
+
+void oracle_keys(const OracleKeyBlock& block) {
+  const std::size_t K = block.key_dim;
+  for (std::size_t first = 0; first < block.rows; first += SideBySide::count) {
+    const std::size_t count = std::min(SideBySide::count, block.rows - first);
+    numeric::DoubleDouble factors[SideBySide::count];
+    std::fill_n(factors, count, block.factor);
+    const bool together = !block.has_norm || times_reciprocals(block.x.hi + first * K, count, K, factors);
+    for (std::size_t row = first; row < first + count; ++row) {
+      double *const hi = block.x.hi + row * K, *const lo = block.x.lo + row * K;
+      if (together) {
+        times(factors[row - first], {hi, lo}, K);
+        continue;
+      }
+      const RowNorm norm = RowNorm::of(hi, K);
+      for (std::size_t k = 0; k < K; ++k) {
+        const numeric::DoubleDouble y = norm.normalised(block.factor, hi[k]);
+        hi[k] = y.hi, lo[k] = y.lo;
+      }
+    }
+  }
 }
 
 void oracle_gate(const OracleGateBlock& block) {
