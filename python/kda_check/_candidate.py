@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from . import _scratch, _who
 from ._names import in_a_line
-from ._tensors import Stored, stored
+from ._tensors import ELEMENT_TYPES, Stored, stored
 from .fixture import GRADIENTS, OUTPUTS, WHOLE_NUMBERS, Fixture
 from .recorder import Recorder, start
 from .signatures import Signature, Unsupported, Words
@@ -69,8 +69,7 @@ class Candidate:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, which)
 
-    def wait(self, is_here: Callable[[], bool]) -> None:
-        end = time.monotonic() + self.timeout
+    def wait(self, end: float, is_here: Callable[[], bool]) -> None:
         while not is_here():
             if not select.select([self.source], [], [], max(0, end - time.monotonic()))[0]:
                 raise Wrong(f"it did not return within {self.timeout:g} s")
@@ -82,24 +81,26 @@ class Candidate:
                 code = self.process.poll()
                 names = {-each.value: each.name for each in signal.Signals}
                 raise Wrong("its process closed our pipe" if code is None else
-                             f"its process ended before it returned ({names.get(code, f'exit code {code}')})")  # fmt: skip
+                            f"its process ended before it returned ({names.get(code, f'exit code {code}')})")  # fmt: skip
 
     def message(self) -> Words:
+        """The next that is no admission. Raises Wrong."""
+        end = time.monotonic() + self.timeout
         while True:
-            self.wait(lambda: b"\n" in self.buffer or len(self.buffer) > 1 << 20)
+            self.wait(end, lambda: b"\n" in self.buffer or len(self.buffer) > 1 << 20)
             line, _, rest = bytes(self.buffer).partition(b"\n")
             self.buffer = bytearray(rest)
-            try:
+            with _read():
                 found = dict(json.loads(line))
-            except (ValueError, TypeError) as error:
-                raise Wrong("its process wrote to our pipe") from error
+                admitted = [key for key in self.seen if key in found]
+                for key in admitted:
+                    self.seen[key] |= {str(found[key])[:200]: None} if len(self.seen[key]) < 100 else {}
+                about = {"versions": {str(key): str(x) for key, x in found.get("versions", {}).items()},
+                         **{key: list(map(str, found.get(key, ()))) for key in ("modules", "left", "changed")}}  # fmt: skip
             if "raised" in found:
                 raise Wrong(f"it raised {str(found['raised'])[:1000]}")
-            admitted = set(self.seen) & set(found)
             if not admitted:
-                return found
-            for key in admitted:
-                self.seen[key][str(found[key])[:200]] = None
+                return {**found, **about}
 
     def answer(self, problem: Fixture) -> tuple[dict[str, Stored], Words]:
         """Its answer, whose elements are our own, and what it says besides. Raises Wrong, Unsupported."""
@@ -114,25 +115,38 @@ class Candidate:
         kind, answer = problem.inputs["v"].dtype, dict[str, Stored]()
         finer = {"float32"} if kind == "bfloat16" and found.get("frame") == "numpy" else set()  # numpy may have no bfloat16
         wanted = {"o": {kind} | finer, "final_state": {kind, "float32"}}
-        try:
+        with _read():
             for key, (dtype, shape) in found["outputs"].items():
-                if dtype not in wanted.get(key, {dtype}):
-                    raise Wrong(f"{key}: element type {dtype}; wanted {' or '.join(sorted(wanted[key]))}")
+                allowed = wanted.get(key, set(ELEMENT_TYPES))
+                if dtype not in allowed:
+                    raise Wrong(f"{key}: element type {dtype}; wanted {' or '.join(sorted(allowed))}")
                 element = np.zeros((), {"bfloat16": "uint16"}.get(dtype, dtype))
                 answer[key] = Stored(np.broadcast_to(element, [int(n) for n in shape]), dtype)  # which takes no memory
-            if "o" not in answer:
-                raise Wrong("it returns no o")
+        if "o" not in answer:
+            raise Wrong("it returns no o")
+        try:
             Fixture(problem.inputs, problem.options).add("kernel", answer)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Wrong(str(error).removeprefix("kernel: ") if answer else "its process wrote to our pipe") from error
+        except ValueError as error:
+            raise Wrong(str(error).removeprefix("kernel: ")) from error
         for key, x in answer.items():
             size = x.data.nbytes
-            self.wait(functools.partial(lambda count: len(self.buffer) >= count, size))
+            self.wait(time.monotonic() + self.timeout, functools.partial(lambda count: len(self.buffer) >= count, size))
             data = np.frombuffer(bytes(self.buffer[:size]), x.data.dtype).reshape(x.shape)
             answer[key], self.buffer = Stored(data, x.dtype), self.buffer[size:]
-        if found.get("changed"):
-            raise Wrong(f"it writes to its input {', '.join(map(str, found['changed']))}")
+        if found["changed"]:
+            raise Wrong(f"it writes to its input {', '.join(found['changed'])}")
         return answer, found
+
+
+@contextlib.contextmanager
+def _read() -> Iterator[None]:
+    """Whatever it wrote is no exception of ours."""
+    try:
+        yield
+    except Wrong:
+        raise
+    except Exception as error:
+        raise Wrong("its process wrote to our pipe") from error
 
 
 def serve(target: int, said: str) -> None:

@@ -15,14 +15,14 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import _program
 from ._candidate import Candidate, Wrong
 from ._kinds import flag, listed, number, whole
-from ._tensors import Stored
+from ._tensors import ELEMENT_TYPES, Stored
 from .checking import judge
 from .fixture import OUTPUTS, Fixture
 from .report import RANKS, Report
@@ -31,7 +31,8 @@ from .verifying import regime
 
 # One of these is drawn: they have no flag, no state and no gate in the kernel.
 REGIMES = ("mixed_channels", "sparse_spikes", "spike_then_slow", "lb_const_sweep", "neg_eigval", "v_outlier", "k3_layer1")
-PLAIN = "gate_zero"  # all exponentials are 1: what is left tells which computation it is
+Answered = tuple[str, Fixture, dict[str, Stored]]  # the problem in words, the problem, an answer to it
+PLAIN = ("corr_keys", "gate_zero")  # kernels agree in their exponentials: what is left tells which computation it is
 VARIANTS = ("naive", "recurrent", "chunk")
 SIGNATURES = {name: x for name, x in vars(sys.modules[Signature.__module__]).items() if isinstance(x, Signature)}
 FAILURES = 2  # are judged, if the fault of the first has no name
@@ -76,10 +77,10 @@ def evaluate(
     said = {"declared": declared, "dtypes": listed(dtypes, "dtypes"), "widths": [whole(x, "widths") for x in widths],
             "problems": listed(problems or (), "problems"), "compute": compute, "framework": framework,
             "device": device and str(device), "backward": flag(backward, "backward")}  # fmt: skip
-    known = json.loads(_program.run(["list", "variants", "presets"], reports=["json"]).reports["json"])
+    names = json.loads(_program.run(["list", "variants", "presets"], reports=["json"]).reports["json"])
     if not said["dtypes"] or not said["widths"]:
         raise _program.UsageError("dtypes, widths: wanted one or more")
-    if declared and declared not in [row["name"] for row in (*known["variants"], *known["presets"])]:
+    if declared and declared not in [row["name"] for row in (*names["variants"], *names["presets"])]:
         raise _program.UsageError(f"declared: no variant or preset '{declared}' (kda-check list variants presets)")
     seed = secrets.randbits(63) if seed is None else whole(seed, "seed")
     words = {**said, "seed": seed, "signature": signature}
@@ -89,8 +90,8 @@ def evaluate(
     code = base64.b64encode(pickle.dumps(signature or FLA)).decode()
     words = {"file": file, "root": root, "module": module, "name": name, "framework": framework, "device": said["device"],
              "signature": code, "memory": whole(memory, "memory")}  # fmt: skip
+    answers, about = list[Answered](), dict[str, Any]()
     with Candidate(words, number(timeout, "timeout")) as child:
-        answers, about = [], {}
         try:
             about = child.message()
             child.signal(signal.SIGSTOP)
@@ -102,28 +103,28 @@ def evaluate(
                     answer, about = child.answer(plan[problem])
                     answers.append((problem, plan[problem], answer))
                 except Unsupported as error:
-                    if problems or not {"initial_state", "cu_seqlens"} & set(plan[problem].inputs):
+                    if problems or not {"initial_state", "cu_seqlens", "dht"} & set(plan[problem].inputs):
                         raise Wrong(f"it cannot take the problem: {error}") from error
                     found["skipped"][problem] = str(error)
         except Wrong as error:
-            found["cause"], answers = f"{'' if found['problem'] else 'its import: '}{error}", []
+            answers.clear()
+            found["cause"] = f"{'' if found['problem'] else 'its import: '}{error}"
     found |= {key: list(seen) for key, seen in child.seen.items()}
     found |= {"modules": about.get("modules", []), "not_judged": about.get("left", [])}
-    found["versions"] = {"kda-check": known["tool"]["version"], "python": platform.python_version(), **about.get("versions", {})}
+    found["versions"] = {**about.get("versions", {}), "kda-check": names["tool"]["version"], "python": platform.python_version()}
     if answers:
-        _judge(found, answers, declared, {**(signature.about(answers[0][1].inputs["q"].dtype) if signature else {}),
-                                          **({"compute": compute} if compute else {})})  # fmt: skip
+        known = dict.fromkeys(ELEMENT_TYPES, compute) if compute else signature.compute if signature else {}
+        _judge(found, answers, declared, known)
     return {**found, "seconds": round(time.monotonic() - begun, 1)}
 
 
 def _located(kernel: Callable[..., Any] | str) -> tuple[str, str, str, str]:
     """Its file, the folder to import from, the module there and the name in it."""
     if callable(kernel):
-        file, module, name = Path(inspect.getfile(kernel)).resolve(), str(kernel.__module__), kernel.__qualname__
-        if "<" in name:
-            raise _program.UsageError(f"kernel: {name} cannot be imported; wanted a function of a module")
-        parents = 0 if module == "__main__" else module.count(".") + (file.name == "__init__.py")
-        return str(file), str(file.parents[parents]), file.stem if module == "__main__" else module, name
+        if "<" in kernel.__qualname__:
+            raise _program.UsageError(f"kernel: {kernel.__qualname__} cannot be imported; wanted a function of a module")
+        place = kernel.__module__ if "." in kernel.__module__ else inspect.getfile(kernel)
+        kernel = f"{place}:{kernel.__qualname__}"
     place, _, name = kernel.rpartition(":")
     if not place or not name:
         raise _program.UsageError(f"kernel: wanted 'candidate.py:kda' or 'module:kda', got '{kernel}'")
@@ -138,20 +139,20 @@ def _plan(draw: random.Random, said: Words) -> Iterator[str]:
     """Problems: extents that are repeated with other values, one token, many tokens, several batch rows, states, sequences."""
     for dtype in said["dtypes"]:
         width = draw.choice(said["widths"])
-        same = f"T={draw.randint(40, 90)},H={draw.randint(2, 3)}"
-        one, other = draw.choices(REGIMES, k=2)
-        drawn = [f"control:{same}", f"corr_keys:{same}", f"gate_zero:{same}", f"{one}:{same}", "varlen:H=2",
+        same = f"T={draw.randint(40, 80)},H=2"
+        (one, other), ends = draw.choices(REGIMES, k=2), ",loss=1" * said["backward"]
+        drawn = [f"control:{same}", f"corr_keys:{same}", f"gate_zero:{same}", f"{one}:{same}", f"varlen:H=2{ends}",
                  f"{other}:T={draw.randint(101, 300)},H=2,B=2", f"control:T={draw.randint(1, 3)},H=3",
-                 f"slow_alpha:T={draw.randint(1025, 1400)},H=1", f"lb_real:T={draw.randint(65, 200)},H=2"]  # fmt: skip
+                 f"slow_alpha:T={draw.randint(1025, 1400)},H=1", f"lb_real:T={draw.randint(65, 200)},H=2{ends}"]  # fmt: skip
         for problem in said["problems"] or drawn:
-            more = {"K": width, "V": width, "dtype": dtype, "seed": draw.randrange(1 << 53), "loss": int(said["backward"])}
+            more = {"K": width, "V": width, "dtype": dtype, "seed": draw.randrange(1 << 53), "loss": 2 * said["backward"]}
             name, _, given = problem.partition(":")
             has = {each.partition("=")[0] for each in given.split(",")}
             yield f"{name}:" + ",".join([*filter(None, [given]), *(f"{key}={x}" for key, x in more.items() if key not in has)])
 
 
-def _judge(found: Words, answers: Sequence[tuple[str, Fixture, dict[str, Stored]]], declared: str, about: Words) -> None:
-    """Fills in the verdict on answers."""
+def _judge(found: Words, answers: Sequence[Answered], declared: str, compute: Mapping[str, str]) -> None:
+    """Fills in the verdict on answers. compute: by element type of q, where it is said."""
     failures, doubts, reports = list[tuple[str, str, str]](), list[str](), dict[str, Report]()
     earlier: dict[tuple[str, bytes], str] = {}  # an output and its bits -> the problem that it answered
     for problem, made, answer in answers:
@@ -160,7 +161,7 @@ def _judge(found: Words, answers: Sequence[tuple[str, Fixture, dict[str, Stored]
         if is_second and all(earlier.get((key, x)) == problem for key, x in bits.items()):
             continue
         fixture = Fixture(made.inputs, made.options, {}, "problem")
-        fixture.add("kernel", {**answer, **about})
+        fixture.add("kernel", {**answer, "compute": compute.get(made.inputs["q"].dtype)})
         report = judge(fixture)
         if not is_second:
             reports[problem] = report
@@ -191,13 +192,13 @@ def _judge(found: Words, answers: Sequence[tuple[str, Fixture, dict[str, Stored]
         dtype = report.tensors()[0].row["dtype"]
         if problem.startswith(PLAIN) and not any(row.differing for row in report.tensors() if row.row["name"] in OUTPUTS):
             found["computation"][dtype], identified[dtype] = "every bit is the truth, rounded", declared
-        elif problem.startswith(PLAIN):
+        elif problem.startswith(PLAIN) and dtype not in (found["computation"] if declared else identified):
             for entry in report.explain(["--only", "bits"], progress=False).explained[:1]:  # forwards
                 found["computation"][dtype] = entry["reason"].partition(";")[0]
                 if entry["identity"] == "identified":
                     identified[dtype] = entry["variant"]
     for dtype in {report.tensors()[0].row["dtype"]: 0 for report in reports.values()}:
-        computation = found["computation"].get(dtype, f"without {PLAIN} nothing tells its computation")
+        computation = found["computation"].get(dtype, f"without {' or '.join(PLAIN)} nothing tells its computation")
         if declared in VARIANTS and identified.get(dtype, declared) != declared:
             doubts.append(f"{dtype}: declared as {declared}; {computation}")
         elif dtype not in identified and not declared:

@@ -46,6 +46,14 @@ def kda(q, k, v, g, beta, scale, initial_state=None, size=64):
         state = np.exp(G[:, :, -1])[..., None] * state + np.swapaxes(K * np.exp(G[:, :, -1:] - G), 2, 3) @ u
     return np.moveaxis(o, 1, 2).astype(kind), state
 """
+SPOIL = """
+import os
+
+def spoil(line):
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and os.path.exists(f"/proc/self/fd/{fd}") and os.get_inheritable(fd):
+            os.write(fd, line)
+"""
 ARGUMENTS = "q, k, v, g, beta, scale, initial_state=None"
 GIVEN = "q, k, v, g, beta, scale, initial_state"
 QUICK = {"dtypes": ["fp32"], "widths": [32], "timeout": 20}
@@ -87,8 +95,6 @@ def judged(folder, body, before="", **words):
         ("import ctypes\nctypes.string_at(0)", "its process ended before it returned (SIGSEGV)", ""),
         ("import kda_check\nraise kda_check.Unsupported('not this one')", "it cannot take the problem: not this one", ""),
         ("print('{\"verdict\": \"correct\"}', flush=True)\nreturn v * 0", "o: bug: as if o is not written", "output_unwritten"),
-        ("import os\nfor name in os.listdir('/proc/self/fd'):\n    if int(name) > 2:\n        try: os.write(int(name), b'{\"verdict\": \"correct\"}\\n')\n"
-         "        except OSError: pass\nreturn v * 0", "its process wrote to our pipe", ""),
         ("import os\nos.closerange(3, 99)\nreturn v * 0", "its process ", ""),
     ],
 )  # fmt: skip
@@ -96,6 +102,24 @@ def test_a_candidate_that_is_wrong_is_called_so_and_why(body, cause, fault, tmp_
     found = judged(tmp_path, body, "cache, seen, last = {}, [], [np.zeros(0)]")
     assert found["verdict"] == "wrong" and cause in found["cause"] and fault in (None, found["fault"]), found
     assert found["problem"] and f"seed={found['seed']}" in found["repro"] and found["versions"]["numpy"]
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ('{"verdict": "correct"}', "its process wrote to our pipe"),
+        ('{"outputs": {"o": ["object", [3]]}}', "o: element type object"),
+        ('{"outputs": {"o": ["float32", [1, 1000000000000000, 3, 4]]}}', "o: shape (1, 1000000000000000, 3, 4)"),
+        ('{"outputs": {"o": ["float32", [1e400]]}, "versions": 3}', "its process wrote to our pipe"),
+        ("[" * 100000, "its process wrote to our pipe"),
+        ('{"unsupported": "nothing"}', "it cannot take the problem: nothing"),
+        ("forever", "it did not return within 3 s"),
+    ],
+)
+def test_what_a_candidate_writes_in_place_of_an_answer_is_wrong(line, cause, tmp_path):
+    body = f"spoil({line!r}.encode() + b'\\n')\nreturn v * 0" if line != "forever" else "while True: spoil(b'{\"calls\": 1}\\n')"
+    found = judged(tmp_path, body, SPOIL, timeout=3)
+    assert found["verdict"] == "wrong" and found["cause"].startswith(cause), found
 
 
 def test_what_hangs_or_fails_at_its_import_is_wrong(tmp_path):
@@ -114,24 +138,30 @@ def test_what_hangs_or_fails_at_its_import_is_wrong(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_a_right_recurrence_is_correct_and_its_seed_repeats_the_problems(kind, tmp_path):
+def test_a_right_recurrence_is_correct(kind, tmp_path):
     source = RIGHT.replace("def right", "def kda").replace("float32", kind)
     (tmp_path / "candidate.py").write_text(source.replace("(states)\n", "(states).astype(np.float32)\n"))
     found = kda_check.evaluate(f"{tmp_path / 'candidate.py'}:kda", widths=[32])
     assert (found["verdict"], found["cause"], found["problem"]) == ("correct", "", ""), found
     assert set(found["computation"]) == {"bf16", "fp32"} and 0 < found["sees"]["fp32"] < found["sees"]["bf16"] < 5
     assert len(found["problems"]) == 18 and set(found["problems"].values()) == {"pass"} and not found["skipped"]
+
+
+def test_the_seed_of_a_verdict_repeats_its_problems(tmp_path):
+    found = judged(tmp_path, f"return right({GIVEN})", problems=["control:T=20,H=1", "gate_zero:T=40"])
     again, other = (eval(found["repro"].replace(f"seed={found['seed']}", f"seed={found['seed'] + n}")) for n in (0, 1))
+    assert found["verdict"] == "correct" and len(found["problems"]) == 2
     assert again["problems"] == found["problems"] and not set(other["problems"]) & set(found["problems"])
 
 
 def test_a_chunk_form_that_nothing_identifies_is_correct_if_it_is_declared(tmp_path):
     (tmp_path / "candidate.py").write_text(CHUNK)
-    for declared, verdicts in (("chunk", {"correct"}), ("recurrent", {"undecided", "correct"}), ("", {"undecided", "correct"})):
-        found = kda_check.evaluate(f"{tmp_path / 'candidate.py'}:kda", declared=declared, **QUICK)
-        assert found["verdict"] in verdicts and set(found["problems"].values()) == {"pass"}, found
-        assert len(found["skipped"]) == 1 and "cu_seqlens" in "".join(found["skipped"].values())
-    found = judged(tmp_path, f"return right({GIVEN})", declared="chunk")
+    found = kda_check.evaluate(f"{tmp_path / 'candidate.py'}:kda", declared="chunk", **QUICK)
+    assert found["verdict"] == "correct" and set(found["problems"].values()) == {"pass"}, found
+    assert len(found["skipped"]) == 1 and "cu_seqlens" in "".join(found["skipped"].values())
+    undeclared = kda_check.evaluate(f"{tmp_path / 'candidate.py'}:kda", **{**QUICK, "problems": ["gate_zero:T=40,H=2"]})
+    assert undeclared["verdict"] == "undecided" and undeclared["cause"].startswith("fp32: passes, and computes unlike any known kernel")
+    found = judged(tmp_path, f"return right({GIVEN})", declared="chunk", problems=["gate_zero:T=40"])
     assert found["verdict"] == "undecided" and "declared as chunk; every bit is recurrent" in found["cause"]
 
 
@@ -192,7 +222,7 @@ def test_gradients_of_zero_are_wrong_though_the_forward_pass_is_right(framework,
     for is_held, verdict in ((True, "wrong"), (False, "correct")):
         (tmp_path / "candidate.py").write_text(f"{loops[framework]}\nis_held = {is_held}\n{textwrap.dedent(body)}")
         found = kda_check.evaluate(f"{tmp_path / 'candidate.py'}:kda", **{**words, "timeout": 120})
-        assert found["verdict"] == verdict and (verdict == "correct" or "zero" in found["cause"]), found
+        assert found["verdict"] == verdict and (verdict == "correct" or "dq is 0" in found["cause"]), found
 
 
 def test_a_function_is_imported_anew_and_the_command_prints_the_verdict(tmp_path, monkeypatch):
