@@ -166,7 +166,7 @@ def serve(target: int, said: str) -> None:
     def heard(event: str, arguments: tuple[Any, ...]) -> None:
         if event in STARTS:
             command = arguments[STARTS[event]]
-            tell(starts=command if isinstance(command, str) else " ".join(map(os.fsdecode, command)))
+            tell(starts=" ".join(map(os.fsdecode, command if isinstance(command, (list, tuple)) else [command])))
 
     class Seen(Recorder):
         def call(self, kernel: Callable[..., Any], signature: Signature, args: Any, kwargs: Any) -> Any:
@@ -181,7 +181,7 @@ def serve(target: int, said: str) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (words["memory"],) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signature = pickle.loads(base64.b64decode(words["signature"]))
-    before = {name.partition(".")[0] for name in (*sys.modules, words["module"])}
+    before = {name.partition(".")[0] for name in (*sys.modules, *getattr(sys, "stdlib_module_names", ()), words["module"])}
     start(Seen())
     sys.addaudithook(heard)
     try:
@@ -192,7 +192,7 @@ def serve(target: int, said: str) -> None:
     frame = words["framework"] or next((each for each in ("torch", "jax") if each in sys.modules), "numpy")
     caller = Caller(kernel, signature, frame, words["device"], None)
     for path in itertools.chain([""], requests):
-        others = {name.partition(".")[0] for name in sys.modules} - before - getattr(sys, "stdlib_module_names", set())
+        others = {name.partition(".")[0] for name in sys.modules if name[0] != "_"} - before
         about = {"frame": frame, "modules": sorted(others), "versions": {"numpy": np.__version__, **_who.versions()}}
         if not path:
             tell(**about)

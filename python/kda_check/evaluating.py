@@ -70,7 +70,7 @@ def evaluate(
     >>> import kda_check
     >>> found = evaluate("colorsys:rgb_to_hls")
     >>> found["verdict"], found["cause"]
-    ('wrong', 'it cannot take the problem: the kernel takes no beta, g, k, q, scale, v')
+    ('wrong', 'it cannot take the problem: the kernel takes no beta, k, q, v')
     """
     begun = time.monotonic()
     file, root, module, name = _located(kernel)
@@ -181,7 +181,7 @@ def _judge(found: Words, answers: Sequence[Answered], declared: str, compute: Ma
             doubts.append(f"{problem}: {said}")
         earlier |= {(key, x): problem for key, x in bits.items()}
         for row in report.tensors("o"):
-            seen = float(f"{100 * float(row.row['floor']):.3g}")
+            seen = min(100.0, float(f"{100 * float(row.row.get('floor', 1)):.3g}"))
             found["sees"][row.row["dtype"]] = max(found["sees"].get(row.row["dtype"], 0.0), seen)
     found["problem"] = ""
     if failures:
@@ -190,7 +190,8 @@ def _judge(found: Words, answers: Sequence[Answered], declared: str, compute: Ma
     identified: dict[str, str] = {}  # the variant, by element type
     for problem, report in reports.items():
         dtype = report.tensors()[0].row["dtype"]
-        if problem.startswith(PLAIN) and not any(row.differing for row in report.tensors() if row.row["name"] in OUTPUTS):
+        outputs = [row.row for row in report.tensors() if row.row["name"] in OUTPUTS]
+        if problem.startswith(PLAIN) and all(row["metrics"].get("differing") == 0 for row in outputs):
             found["computation"][dtype], identified[dtype] = "every bit is the truth, rounded", declared
         elif problem.startswith(PLAIN) and dtype not in (found["computation"] if declared else identified):
             for entry in report.explain(["--only", "bits"], progress=False).explained[:1]:  # forwards

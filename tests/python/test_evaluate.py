@@ -56,7 +56,7 @@ def spoil(line):
 """
 ARGUMENTS = "q, k, v, g, beta, scale, initial_state=None"
 GIVEN = "q, k, v, g, beta, scale, initial_state"
-QUICK = {"dtypes": ["fp32"], "widths": [32], "timeout": 20}
+QUICK = {"dtypes": ["fp32"], "widths": [32]}
 
 
 def judged(folder, body, before="", **words):
@@ -113,23 +113,36 @@ def test_a_candidate_that_is_wrong_is_called_so_and_why(body, cause, fault, tmp_
         ('{"outputs": {"o": ["float32", [1e400]]}, "versions": 3}', "its process wrote to our pipe"),
         ("[" * 100000, "its process wrote to our pipe"),
         ('{"unsupported": "nothing"}', "it cannot take the problem: nothing"),
-        ("forever", "it did not return within 3 s"),
+        ("forever", "it did not return within 5 s"),
     ],
 )
 def test_what_a_candidate_writes_in_place_of_an_answer_is_wrong(line, cause, tmp_path):
     body = f"spoil({line!r}.encode() + b'\\n')\nreturn v * 0" if line != "forever" else "while True: spoil(b'{\"calls\": 1}\\n')"
-    found = judged(tmp_path, body, SPOIL, timeout=3)
+    found = judged(tmp_path, body, SPOIL, timeout=5)
     assert found["verdict"] == "wrong" and found["cause"].startswith(cause), found
 
 
-def test_what_hangs_or_fails_at_its_import_is_wrong(tmp_path):
-    assert judged(tmp_path, "while True: pass", timeout=2)["cause"] == "it did not return within 2 s"
-    for before, cause in (("import no_such_module", "its import: it raised ModuleNotFoundError"), ("while True: pass", "its import: it did not"),
-                          ("def", "its import: it raised SyntaxError"), ("del right\nright = kda", "its import: it raised NameError")):
-        found = judged(tmp_path, "return v", before, timeout=2)
-        assert found["verdict"] == "wrong" and found["cause"].startswith(cause) and not found["problems"]
-    found = kda_check.evaluate(f"{tmp_path / 'candidate.py'}:other", **QUICK)
-    assert found["verdict"] == "wrong"
+@pytest.mark.parametrize(
+    ("before", "name", "cause"),
+    [
+        ("import no_such_module", "kda", "ModuleNotFoundError: No module named 'no_such_module' (line "),
+        ("from conftest import recurrence", "kda", "ModuleNotFoundError: No module named 'conftest'"),  # it is no module of the child
+        ("def", "kda", "SyntaxError"),
+        ("", "other", "AttributeError: module 'candidate' has no attribute 'other'"),
+    ],
+)
+def test_what_cannot_be_imported_is_wrong(before, name, cause, tmp_path):
+    judged(tmp_path, "return v", before, problems=["control:T=4,H=1"])
+    found = kda_check.evaluate(f"{tmp_path / 'candidate.py'}:{name}", **QUICK)
+    assert found["verdict"] == "wrong" and found["cause"].startswith(f"its import: it raised {cause}") and not found["problems"]
+
+
+def test_what_hangs_is_wrong(tmp_path):
+    assert judged(tmp_path, "while True: pass", timeout=5)["cause"] == "it did not return within 5 s"
+    assert judged(tmp_path, "return v", "while True: pass", timeout=1)["cause"] == "its import: it did not return within 1 s"
+
+
+def test_what_is_no_candidate_is_refused():
     with pytest.raises(kda_check.InputError, match="no such file"):
         kda_check.evaluate("missing.py:kda")
     for words in ({"kernel": "kda"}, {"kernel": "candidate.py:kda", "declared": "best"}):
@@ -179,6 +192,8 @@ def test_who_calls_a_known_kernel_or_our_program_is_no_more_than_undecided(tmp_p
     (tmp_path / "fla" / "ops" / "kda.py").write_text(RIGHT.replace("def right", "def chunk_kda"))
     found = judged(tmp_path, f"return chunk_kda({GIVEN})", "from fla.ops.kda import chunk_kda")
     assert found["verdict"] == "undecided" and found["cause"] == "it calls fla.ops.kda.chunk_kda" and "fla" in found["modules"]
+    found = judged(tmp_path, f"import os\nos.system('true')\nreturn right({GIVEN})", problems=["gate_zero:T=40"])
+    assert found["verdict"] == "correct" and found["starts"] == ["true"]  # as compilers are
     body = """
         with _scratch.folder() as folder:
             kda_check.save(f"{folder}/in.h5", q=q, k=k, v=v, g=g, beta=beta, scale=scale, initial_state=initial_state)
