@@ -142,7 +142,7 @@ def _plan(draw: random.Random, said: Words) -> Iterator[str]:
         same = f"T={draw.randint(40, 80)},H=2"
         (one, other), ends = draw.choices(REGIMES, k=2), ",loss=1" * said["backward"]
         drawn = [f"control:{same}", f"corr_keys:{same}", f"gate_zero:{same}", f"{one}:{same}", f"varlen:H=2{ends}",
-                 f"{other}:T={draw.randint(101, 300)},H=2,B=2", f"control:T={draw.randint(1, 3)},H=3",
+                 f"{other}:T={draw.randint(101, 300)},H=2,B=2", f"control:T={draw.randint(1, 3)},H={draw.randint(3, 9)}",
                  f"slow_alpha:T={draw.randint(1025, 1400)},H=1", f"lb_real:T={draw.randint(65, 200)},H=2{ends}"]  # fmt: skip
         for problem in said["problems"] or drawn:
             more = {"K": width, "V": width, "dtype": dtype, "seed": draw.randrange(1 << 53), "loss": 2 * said["backward"]}
