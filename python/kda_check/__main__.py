@@ -10,7 +10,8 @@ from typing import Any
 
 from . import _program
 
-COMMANDS = {"convert": "kda_check.convert", "export-fla": "kda_check._export_fla", "time": "kda_check._timing"}
+COMMANDS = {"convert": "kda_check.convert", "evaluate": "kda_check.evaluating", "export-fla": "kda_check._export_fla",
+            "time": "kda_check._timing"}
 CODES = {error: code for code, error in _program.EXIT_CODES.items()}
 
 
@@ -32,8 +33,7 @@ def main(words: list[str]) -> int:
             command = importlib.import_module(COMMANDS[words[0]])
         except ModuleNotFoundError as error:
             raise _program.EnvironmentProblem(f"{error}; hint: pip install {error.name}") from None
-        command.main(words[1:])
-        return 0
+        return command.main(words[1:]) or 0
     except _program.KdaCheckError as failure:
         print(f"kda-check: error: {failure}", file=sys.stderr)
         return CODES.get(type(failure), 4)

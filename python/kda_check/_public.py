@@ -10,6 +10,7 @@ from ._program import (
     UsageError,
 )
 from .checking import assert_accurate, check, judge
+from .evaluating import evaluate
 from .fixture import Answer, Fixture, save
 from .recorder import Call, Log, kernel, recording
 from .report import Explanation, Report, TensorReport
@@ -19,4 +20,5 @@ from .verifying import regime, suite, verify
 
 __all__ = ["Answer", "Call", "EnvironmentProblem", "Explanation", "Fixture", "InputError", "KdaCheckError", "Log", "ProgramDied",
            "ProgramMissing", "ProgramTimeout", "Report", "Search", "Signature", "TensorReport", "Unsupported", "UsageError",
-           "assert_accurate", "check", "judge", "kernel", "recording", "regime", "save", "search", "suite", "verify"]  # fmt: skip
+           "assert_accurate", "check", "evaluate", "judge", "kernel", "recording", "regime", "save", "search", "suite",
+           "verify"]  # fmt: skip

@@ -139,7 +139,7 @@ def verify(
     who = name or str(getattr(kernel, "__name__", "kernel"))
     frame = framework or next((each for each in ("torch", "jax") if each in sys.modules), "numpy")
     # Whose kernel it is nobody said: FLA's words, and not how FLA computes.
-    caller = _Caller(kernel, signature or replace(FLA, compute={}), frame, device, compute)
+    caller = Caller(kernel, signature or replace(FLA, compute={}), frame, device, compute)
     named = "" if isinstance(invariants, bool) else "=" + ",".join(listed(invariants, "invariants"))
     options = listed(options, "options")
     backward = flag(backward, "backward")
@@ -198,7 +198,7 @@ def verify(
 
 
 def _each(
-    caller: _Caller, ways: Configurations, who: str, asked: Fixture, first: Words, report: Report, options: Sequence[str]
+    caller: Caller, ways: Configurations, who: str, asked: Fixture, first: Words, report: Report, options: Sequence[str]
 ) -> None:
     """Tries the other configurations, and says in the report what came of them."""
 
@@ -287,7 +287,7 @@ class _Again:
                 case["repro"] = found.repro if case["repro"] == line else case["repro"]
 
 
-class _Caller:
+class Caller:
     """Calls the kernel on a fixture, in its framework."""
 
     def __init__(self, kernel: Any, signature: Signature, framework: str, device: Any, compute: str | None) -> None:
@@ -453,7 +453,7 @@ def _carried(tensors: Mapping[str, Any], here: Mapping[str, Any], there: Mapping
 
 
 def _asked(
-    caller: _Caller, who: str, folder: str, words: Sequence[str], again: Callable[[str], str], timeout: float | None,
+    caller: Caller, who: str, folder: str, words: Sequence[str], again: Callable[[str], str], timeout: float | None,
     told: Told | None,
 ) -> Report:
     """A run of the program that asks the kernel, here in this process, for every answer."""
@@ -490,7 +490,7 @@ def _questions(descriptor: int, is_running: Callable[[], bool]) -> Iterator[tupl
             yield asked, out
 
 
-def _answer(caller: _Caller, who: str, asked: str, out: str) -> str:
+def _answer(caller: Caller, who: str, asked: str, out: str) -> str:
     """Writes the answer to a question; returns the exit status of the program that we stand for, and why."""
     try:
         problem = Fixture.read(asked)  # where gradients are wanted it has a loss
