@@ -202,6 +202,17 @@ TEST_CASE("heads that the first twin gives need no others, and what is wrong els
   CHECK(judgement.worst.head == 2);
 }
 
+TEST_CASE("a head that was measured beside all is settled as well, and no direction of it is left", "[twins]") {
+  World world(layout_of(), 6, 43);
+  world.answer() = world.first_twin();
+  world.set_direction(world.erring());
+  judge::TwinTest test = world.settled();
+  const TwinJudgement alone = test.conclude().at(0);
+  for (std::size_t head = 0; head < 3; ++head) test.measure(head, world.values_of(head));
+  CHECK(test.judged_heads() == 1);
+  CHECK(test.conclude().at(0).ratio == alone.ratio);
+}
+
 TEST_CASE("what stable computations err by is known from the heads where they ran", "[twins]") {
   World world(layout_of(1536, 8), 6, 41);
   world.answer() = world.first_twin();

@@ -270,12 +270,13 @@ void TwinTest::measure(std::size_t first, const HeadsOnGpu& values, int threads)
 
 void TwinTest::take(std::size_t head, HeadErrors errors) {
   HeadPart& part = heads_[head] = {};
-  part.errors = std::move(errors);
-  if (is_settled(head, part.errors)) {
-    part.errors.fields.clear();
-    part.errors.fit = {true};
-    part.errors.twin_squares.resize(1);
+  if (is_settled(head, errors)) {
+    part.errors.fit = {true}, part.errors.are_first_twin = true;
+    part.errors.twin_squares = {errors.twin_squares.front()};
+    part.errors.truth_squares = errors.truth_squares, part.errors.exponent = errors.exponent;
+    return;
   }
+  part.errors = std::move(errors);
   if (part.errors.fields.empty()) return;
   scale_columns(setting_, column_elements_, part.errors);
   const auto tally_as = [&](Region region, const Cells& cells) {
