@@ -51,13 +51,11 @@ struct Part {
   /// Whether a fault shows here as it does in the whole.
   bool has(const GradientReading& reading) const {
     const bool is_of_start = reading.states_from_zero || reading.fault == BackwardFault::early_initial ||
-                             reading.fault == BackwardFault::first_token ||
-                             reading.fault == BackwardFault::state_before,
+                             reading.fault == BackwardFault::first_token || reading.states != StateOf::own,
                is_of_end = reading.state_gradient != StateGradientOf::own ||
-                           reading.fault == BackwardFault::cumulated_over_chunks,
-               is_of_heads = reading.first_head_decay || reading.gate_of_next_head ||
-                             reading.state_gradient == StateGradientOf::next_head;
-    return !is_of_heads && (begin == 0 || !is_of_start) && (end == sequence.length() || !is_of_end);
+                           reading.fault == BackwardFault::cumulated_over_chunks;
+    return !reading.is_of_others() && (begin == 0 || !is_of_start) &&
+           (end == sequence.length() || !is_of_end);
   }
   Tensor of(const FailedGradient& one, std::size_t decays) const {
     Tensor tensor = kda::with_heads(one.name, *one.got, queries, heads, decays);
@@ -159,7 +157,7 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
 }
 
 constexpr Thresholds of_gradients{
-    .least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01, .times_left = 4};
+    .least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01, .times_left = 4, .most_named = 3};
 
 /// What a backward pass reads otherwise than the forward pass did: faults of inputs.
 struct Misread {
@@ -273,9 +271,9 @@ Naming named(const Problem& problem, const std::vector<FailedGradient>& output, 
 
 /// Whether a change of a matrix reaches what errs, and clearly nothing that is right.
 bool changes_what_errs(const std::vector<Unit>& units, const UnitValues& changed) {
-  constexpr double clearly = 30;
+  constexpr double clearly = 30, hardly = 0.25;
   for (std::size_t i = 0; i < units.size(); ++i) {
-    const double limit = (is_right(units[i]) ? clearly : 1) * units[i].limit;
+    const double limit = (is_right(units[i]) ? clearly : hardly) * units[i].limit;
     const bool is_changed = !is_right({{}, limit, changed[i], units[i].right, 0});
     if (units[i].has_to_stay && is_changed == is_right(units[i])) return false;
   }
@@ -313,7 +311,11 @@ Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& 
     for (const plain::MovedMatrix& one : moved) {
       GradientReading reading;
       reading.site = one.site, reading.move = one.move;
-      candidates.push_back({one.name(), one.meaning(), [&with, reading] { return with(reading); }});
+      candidates.push_back({one.name(),
+                            one.site->from == plain::Site::From::backwards
+                                ? one.meaning()
+                                : fmt::format("the backward pass is one where {}", one.meaning()),
+                            [&with, reading] { return with(reading); }});
     }
     Thresholds thresholds = of_gradients;
     thresholds.most_named = most_named;

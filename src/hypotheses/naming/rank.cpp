@@ -70,6 +70,8 @@ class Ranking {
           are_alike(of_best, other.answer()))
         naming.causes.push_back(cause(candidates, ranked[i]));
     }
+    // What a rounding does no less is a rounding: nobody overlooks that a whole factor is missing.
+    std::ranges::stable_partition(naming.causes, is_rounding, &Cause::fault);
   }
 
  private:
