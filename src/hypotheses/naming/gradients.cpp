@@ -109,8 +109,10 @@ std::vector<Unit> units_of(const std::vector<FailedGradient>& output, UnitValues
 }
 UnitValues values_of(const std::vector<FailedGradient>& output, const kda::GradientTensors& tensors) {
   UnitValues list;
-  for (const FailedGradient& one : output)
+  for (const FailedGradient& one : output) {
     list.push_back(values(*std::ranges::find(tensors, one.name, &Tensor::name)));
+    for (double& x : list.back()) x = in_range_of(one.got->dtype(), x);
+  }
   return list;
 }
 
@@ -358,7 +360,17 @@ Naming name_gradient_fault(const Problem& problem, const std::vector<FailedGradi
   constexpr double longest = 1 << 29;  // some seconds
   const kda::Dimensions& d = problem.dimensions();
   const auto tokens = static_cast<double>(problem.sequences().at(place.sequence).length());
-  if (tokens == 0 || tokens * static_cast<double>(problem.heads_per_group() * d.K * d.V) > longest) return {};
+  if (tokens * static_cast<double>(problem.heads_per_group() * d.K * d.V) > longest) return {};
+  if (tokens == 0) {
+    const auto longer = [](const kda::Sequence& a, const kda::Sequence& b) {
+      return a.length() < b.length();
+    };
+    const std::vector<kda::Sequence> all = problem.sequences();
+    const std::size_t longest_one = std::ranges::max_element(all, longer)->index;
+    return all[longest_one].length() == 0
+               ? Naming{}
+               : name_gradient_fault(problem, output, {longest_one, place.head}, chunk_size, threads);
+  }
   const Part part = part_of(problem, output, place, chunk_size, threads);
   Naming of_part = named(
       part.problem, part.output, chunk_size, threads, part.begin / chunk_size,
