@@ -706,8 +706,9 @@ class FaultSearch {
         if (sees_final_state()) add(nearest_state());
         return places;
       case Fault::At::part:  // the first joint, or the second one where nothing precedes the first part
-        if (const std::size_t joint = (deviation_ - found_.sequence.begin) / 16 * 16; joint > 0)
-          for (const std::size_t part : {joint, joint / 2}) add(part);
+        if (const std::size_t from = deviation_ - found_.sequence.begin, joint = from / 16 * 16; from > 0)
+          for (const std::size_t part : {joint, joint / 2, from})
+            if (part > 0) add(part);
         return places;
       case Fault::At::factor:
         return {};
