@@ -232,9 +232,9 @@ std::vector<Subject> backward_mutants() {
       backward_mutant("gradients_again", "the chunk form backwards in other code", DType::fp64, with({}))};
   all.front().healthy = true;
   const Problem shown_on = kda::parse_regime(gradient_target).build();
-  // Of terms those that are lost: they go the same way in all else.
+  // Of terms those that are lost, of orders none: they go the same way in all else.
   for (const hypotheses::GradientFault& fault : hypotheses::gradient_faults())
-    if (fault.applies(shown_on) &&
+    if (fault.applies(shown_on) && fault.order.of == nullptr &&
         (fault.term == hypotheses::Term::none || fault.of_term == hypotheses::TermFault::lost))
       all.push_back(backward_mutant(fault.name, fault.meaning, DType::fp32, with(fault.reading())));
   all.push_back(

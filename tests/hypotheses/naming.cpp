@@ -11,6 +11,7 @@
 #include "support/problems.hpp"
 #include "support/random.hpp"
 #include "support/sampled.hpp"
+#include "tensor/rearranged.hpp"
 
 namespace naming_tests {
 
@@ -1090,11 +1091,11 @@ std::vector<kda::Problem> problems_with_loss() {
     for (const Gate gate : {Gate::softplus, Gate::lower_bound}) {
       test::ProblemSpec spec;
       spec.T = 120, spec.K = 12, spec.V = 10, spec.H = 2, spec.HV = 4;
-      if (is_packed && gate == Gate::softplus) spec.K = spec.V = 20;
+      if (is_packed && gate == Gate::softplus) spec.K = spec.V = 20, spec.H = 3, spec.HV = 6;
       spec.gate = gate, spec.qk_l2norm = true;
       spec.beta_sigmoid = spec.allow_neg_eigval = gate == Gate::lower_bound;
-      if (is_packed && gate == Gate::softplus) spec.cu_seqlens = {0, 50, 120};
-      if (is_packed && gate == Gate::lower_bound) spec.B = 2;
+      if (is_packed && gate == Gate::softplus) spec.cu_seqlens = {0, 20, 50, 120};
+      if (is_packed && gate == Gate::lower_bound) spec.B = 3;
       kda::Problem& problem = list.emplace_back(test::make_problem(spec, 7));
       test::Random random(8);
       if (!spec.beta_sigmoid) problem.beta.set(3, 0);
@@ -1294,6 +1295,59 @@ TEST_CASE("a backward pass that reads an input otherwise, or is wrong by a facto
   if (!naming.causes.empty()) CHECK(naming.causes[0].meaning == "dk is 0.7 of what it should be");
 }
 
+TEST_CASE("a backward pass of inputs in another order, or with other bounds, is named",
+          "[hypotheses][naming]") {
+  constexpr std::size_t chunk_size = 64;
+  const std::vector<kda::Problem> problems = problems_with_loss();
+  const kda::Problem &packed = problems[2], &batch = problems[3];
+  const auto picked = [](Tensor& tensor, std::size_t axis, std::vector<std::size_t> indices) {
+    tensor = tensor::picked(tensor, axis, indices);
+  };
+  const struct {
+    const char* name;
+    const kda::Problem& problem;
+    std::function<void(kda::Problem&)> change;
+  } cases[] = {
+      {"do_of_mirrored_head", packed,
+       [&](kda::Problem& p) {
+         picked(*p.output_gradient, 2, {5, 4, 3, 2, 1, 0});
+       }},
+      {"do_of_first_batch_row", batch,
+       [&](kda::Problem& p) {
+         picked(*p.output_gradient, 0, {0, 0, 0});
+       }},
+      {"do_of_last_batch_row", batch,
+       [&](kda::Problem& p) {
+         picked(*p.output_gradient, 0, {2, 0, 1});
+       }},
+      {"state_gradient_of_mirrored_sequence", packed,
+       [&](kda::Problem& p) {
+         picked(*p.state_gradient, 0, {2, 1, 0});
+       }},
+      {"initial_of_next_head", packed,
+       [&](kda::Problem& p) {
+         picked(*p.initial_state, 1, {1, 2, 3, 4, 5, 0});
+       }},
+      {"sequence_late", packed, [](kda::Problem& p) { ++p.cu_seqlens[1], ++p.cu_seqlens[2]; }},
+      {"sequence_early", packed, [](kda::Problem& p) { --p.cu_seqlens[1], --p.cu_seqlens[2]; }},
+  };
+  for (const auto& [name, problem, change] : cases) {
+    kda::Problem other = kda::clone(problem);
+    change(other);
+    kda::RunOptions options;
+    options.dtype = DType::fp32, options.chunk_size = chunk_size;
+    const hypotheses::Naming naming = hypotheses::name_gradient_fault(
+        problem, failed(kda::run_chunk_backward(other, options)), {}, chunk_size, 2);
+    CHECK_THAT(names(naming), ContainsSubstring(name));
+  }
+}
+
+TEST_CASE("a rounding that does all that a missing factor does is named first", "[hypotheses][naming]") {
+  kda::Problem problem = problem_of({});
+  for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, -1e-3);
+  CHECK(names(probed(problem, mutant(problem, "decay_in_bf16"))) == "decay_in_bf16 gate_missing");
+}
+
 TEST_CASE("a fault of the gradients of a large problem is named from a part of it", "[hypotheses][naming]") {
   constexpr std::size_t chunk_size = 64;
   test::Sampled sample(128);
@@ -1306,14 +1360,12 @@ TEST_CASE("a fault of the gradients of a large problem is named from a part of i
       spec.gate = Gate::softplus, spec.qk_l2norm = true, spec.beta_sigmoid = true;
       kda::Problem problem = test::make_problem(spec, 7);
       const hypotheses::GradientReading reading = fault.reading();
-      const bool is_of_heads = reading.first_head_decay || reading.gate_of_next_head ||
-                               reading.state_gradient == hypotheses::StateGradientOf::next_head,
-                 is_of_sums = reading.amplitude != nullptr || reading.bias != nullptr ||
+      const bool is_of_sums = reading.amplitude != nullptr || reading.bias != nullptr ||
                               reading.counts_for_amplitude != nullptr || reading.counts_for_bias != nullptr ||
                               reading.amplitude_of_group || reading.bias_of_heads || reading.bias_by_channel;
       const bool begins_before =  // the part
-          is_long && (reading.states_from_zero || reading.fault == hypotheses::BackwardFault::state_before);
-      if (!fault.applies(problem) || is_of_heads || is_of_sums || begins_before) continue;
+          (is_long && reading.states_from_zero) || reading.states != hypotheses::StateOf::own;
+      if (!fault.applies(problem) || reading.is_of_others() || is_of_sums || begins_before) continue;
       for (std::size_t h = 0; h < spec.H; ++h) problem.A_log->set(h, -3);  // states reach far
       test::Random random(8);
       problem.output_gradient = problem.v.clone();

@@ -91,7 +91,11 @@ std::string meaning_of(const TermRow& row, TermFault change) {
 bool has_tiles(const Problem& p) { return p.dimensions().K > 1 && p.dimensions().V > 1; }
 bool has_state_gradient(const Problem& p) { return p.state_gradient.has_value(); }
 bool has_state_gradients(const Problem& p) { return has_state_gradient(p) && p.sequences().size() > 1; }
-bool has_gradients_of_heads(const Problem& p) { return has_state_gradient(p) && has_heads(p); }
+bool has_loss(const Problem& p) { return p.output_gradient.has_value(); }
+bool has_longer_sequences(const Problem& p) {
+  const std::vector<kda::Sequence> all = p.sequences();
+  return has_sequences(p) && all.front().length() > 0 && all.back().length() < p.dimensions().T;
+}
 bool has_square_state(const Problem& p) { return p.dimensions().K == p.dimensions().V; }
 bool has_bias_layout(const Problem& p) { return has_bias(p) && has_heads(p); }
 bool has_bias_of_rows(const Problem& p) { return has_bias(p) && has_sequences(p); }
@@ -120,6 +124,10 @@ void of_both(GradientReading& reading) {
 template <GroupSum sum>
 void of_groups(GradientReading& reading) {
   reading.query_groups = reading.key_groups = sum;
+}
+template <StateOf which>
+void of_all_states(GradientReading& reading) {
+  reading.states = which, reading.states_of_all = true;
 }
 template <auto counts>
 void of_sums(GradientReading& reading) {
@@ -276,18 +284,15 @@ const std::vector<GradientFault>& other_faults() {
       // The gradient of the state.
       {"state_gradient_lost", "dht is not read", has_state_gradient,
        put<&GradientReading::state_gradient, StateGradientOf::nobody>},
-      {"first_state_gradient", "dht of sequence 0 is read for all", has_state_gradients,
-       put<&GradientReading::state_gradient, StateGradientOf::first_sequence>},
       {"last_state_gradient", "dht is read for the last sequence alone", has_state_gradients,
        put<&GradientReading::state_gradient, StateGradientOf::last_alone>},
       {"state_gradient_transposed", "dht is read in the other layout (K and V swapped)",
        [](const Problem& p) { return has_state_gradient(p) && has_square_state(p); },
        put<&GradientReading::state_gradient, StateGradientOf::transposed>},
-      {"state_gradient_of_next_head", "dht of the next head is read", has_gradients_of_heads,
-       put<&GradientReading::state_gradient, StateGradientOf::next_head>},
       {"state_gradient_every_chunk", "dht is added behind every chunk",
        [](const Problem& p) { return has_state_gradient(p) && has_chunks(p); }, put_fault<every_chunk>},
-      {"state_gradient_goes_on", "the gradient of the state goes on from the sequence behind", has_sequences,
+      {"state_gradient_goes_on", "the gradient of the state goes on from the sequence behind",
+       [](const Problem& p) { return p.sequences().size() > 1; },
        put<&GradientReading::state_gradient, StateGradientOf::with_next>},
       {"chunks_apart", "the gradient of the state does not reach the chunk before", has_chunks,
        put_fault<chunks_apart>},
@@ -315,7 +320,25 @@ const std::vector<GradientFault>& other_faults() {
        put<&GradientReading::states_from_zero, true>},
       {"state_behind", "dq reads the state that leaves its chunk", has_chunks, put_fault<state_behind>},
       {"state_before", "dq, dw and dg read the state that entered the chunk before", has_chunks,
-       put_fault<state_before>},
+       put<&GradientReading::states, StateOf::chunk_before>},
+      {"states_of_first_sequence",
+       "dq, dw and dg read the states of the first sequence: chunks are counted without its offset",
+       [](const Problem& p) { return p.sequences().size() > 1; },
+       put<&GradientReading::states, StateOf::first_sequence>},
+      {"states_of_first_head", "dq, dw and dg read the states of head 0", has_heads,
+       put<&GradientReading::states, StateOf::first_head>},
+      {"all_states_before", "all that is computed again reads the state that entered the chunk before",
+       has_chunks, of_all_states<StateOf::chunk_before>},
+      {"all_states_behind", "all that is computed again reads the state that leaves its chunk", has_chunks,
+       of_all_states<StateOf::chunk_behind>},
+      {"all_states_of_first_chunk", "all that is computed again reads the state that enters the first chunk",
+       has_chunks, of_all_states<StateOf::first_chunk>},
+      {"all_states_of_first_head", "all that is computed again reads the states of head 0", has_heads,
+       of_all_states<StateOf::first_head>},
+      {"all_states_of_first_sequence", "all that is computed again reads the states of the first sequence",
+       [](const Problem& p) { return p.sequences().size() > 1; }, of_all_states<StateOf::first_sequence>},
+      {"states_between_lost", "states between chunks are not computed again: zeros behind the first chunk",
+       has_chunks, of_all_states<StateOf::initial_alone>},
       {"key_raised", "dk of the state has 2^G, not 2^(Gn - G)", has_chunks, put_fault<key_raised>},
       {"row_beta", "dA has the beta of its row, not of its column", always, put_fault<row_beta>},
       {"gradient_before", "dk reads the gradient of the state that enters its chunk", has_chunks,
@@ -328,6 +351,12 @@ const std::vector<GradientFault>& other_faults() {
        put<&GradientReading::initial_reversed, true>},
       {"initial_gradient_of_first", "dinitial_state is written for sequence 0 alone", has_initial_states,
        put<&GradientReading::initial_of_first, true>},
+      {"sequence_late", "sequences behind the first of a row begin one token late", has_sequences,
+       put<&GradientReading::bounds, Bounds::late>},
+      {"sequence_early", "sequences behind the first of a row begin one token early", has_longer_sequences,
+       put<&GradientReading::bounds, Bounds::early>},
+      {"sequences_ignored", "all tokens are one sequence, the first", has_sequences,
+       put<&GradientReading::bounds, Bounds::ignored>},
       // The gate, and its parameters.
       {"base_two", "dg is that of a gate in powers of two", always,
        [](GradientReading& r) { r.gate_unit = std::numbers::log2e; }},
@@ -460,11 +489,136 @@ const std::vector<GradientFault>& other_faults() {
   return rows;
 }
 
+// Tensors in another order.
+using Order = std::size_t (*)(const Problem& problem, std::size_t own, std::size_t count);
+std::size_t next_of(const Problem&, std::size_t own, std::size_t count) { return (own + 1) % count; }
+std::size_t before_of(const Problem&, std::size_t own, std::size_t count) {
+  return (own + count - 1) % count;
+}
+std::size_t index_0(const Problem&, std::size_t, std::size_t) { return 0; }
+std::size_t mirrored_of(const Problem&, std::size_t own, std::size_t count) { return count - 1 - own; }
+std::size_t query_of(const Problem& p, std::size_t own, std::size_t) { return own / p.heads_per_group(); }
+std::size_t token_before(const Problem&, std::size_t own, std::size_t count) {
+  return own > 0 ? own - 1 : count;
+}
+std::size_t token_behind(const Problem&, std::size_t own, std::size_t) { return own + 1; }
+std::size_t without_offset(const Problem& p, std::size_t own, std::size_t) {
+  for (const kda::Sequence& s : p.sequences())
+    if (s.begin <= own && own < s.end) return own - s.begin;
+  return own;
+}
+
+/// What kernels take for an index of an axis: a head, a sequence, or a row of the batch.
+struct OrderRow {
+  std::string_view name, meaning;
+  Order from;
+  std::size_t least;  ///< so long an axis: in a shorter one it is the same as another, or right
+};
+constexpr OrderRow order_rows[] = {{"next", "the next {}", next_of, 2},
+                                   {"last", "the {} before", before_of, 3},
+                                   {"first", "the first {}", index_0, 2},
+                                   {"mirrored", "the {} of its number from the end", mirrored_of, 3},
+                                   {"query", "{} h / (HV / H)", query_of, 2}};
+
+struct InputRow {
+  std::string_view name, what;
+  Tensor* (*of)(Problem& problem);
+  std::size_t heads;  ///< which axis; axis 0 are sequences or rows of the batch
+  bool is_read_forwards = false;
+};
+template <auto field>
+Tensor* optional_one(Problem& p) {
+  return p.*field ? &*(p.*field) : nullptr;
+}
+constexpr InputRow input_rows[] = {
+    {"do", "do", optional_one<&Problem::output_gradient>, 2},
+    {"state_gradient", "dht", optional_one<&Problem::state_gradient>, 1},
+    {"initial", "the initial state, from which states are computed again,",
+     optional_one<&Problem::initial_state>, 1},
+    {"query", "the backward pass is one where q", [](Problem& p) { return &p.q; }, 2, true},
+    {"key", "the backward pass is one where k", [](Problem& p) { return &p.k; }, 2, true},
+    {"value", "the backward pass is one where v", [](Problem& p) { return &p.v; }, 2, true},
+    {"gate", "the backward pass is one where g", [](Problem& p) { return &p.g; }, 2, true},
+    {"beta", "the backward pass is one where beta", [](Problem& p) { return &p.beta; }, 2, true}};
+
+/// Whether no fault of inputs (faults.hpp) says it, which a backward pass is looked at for as well.
+bool is_new(const InputRow& input, bool is_of_heads, Order from) {
+  if (!input.is_read_forwards) return true;
+  const bool is_of_keys = input.name == "query" || input.name == "key";
+  if (!is_of_heads) return from != &index_0;
+  return is_of_keys ? from != &query_of : from == &mirrored_of || (from == &index_0 && input.name != "gate");
+}
+
+void add_orders(std::vector<GradientFault>& all) {
+  for (const InputRow& input : input_rows)
+    for (const std::size_t axis : {input.heads, std::size_t{0}})
+      for (const OrderRow& row : order_rows) {
+        const bool is_of_heads = axis > 0, is_of_groups = row.from == &query_of;
+        if ((is_of_groups && !is_of_heads) || !is_new(input, is_of_heads, row.from)) continue;
+        const std::string_view unit = is_of_heads ? "head" : input.heads == 1 ? "sequence" : "batch_row";
+        const auto applies = [=](const Problem& p) {
+          const Tensor* const tensor = input.of(const_cast<Problem&>(p));
+          return tensor != nullptr && tensor->shape()[axis] >= row.least &&
+                 (!is_of_groups || (has_groups(p) && tensor->shape()[axis] == p.dimensions().HV));
+        };
+        all.push_back(
+            {fmt::format("{}_of_{}_{}", input.name, row.name, unit),
+             fmt::format("{} is that of {}", input.what,
+                         fmt::format(fmt::runtime(row.meaning), unit == "batch_row" ? "batch row" : unit)),
+             applies,
+             nullptr,
+             Term::none,
+             TermFault::lost,
+             {input.of, axis, row.from}});
+      }
+  for (const InputRow& input : input_rows) {
+    const bool is_state = input.heads == 1;
+    const auto add = [&](std::size_t axis, bool is_stored, std::string_view name, std::string_view meaning) {
+      const auto applies = [=](const Problem& p) {
+        const Tensor* const tensor = input.of(const_cast<Problem&>(p));
+        return tensor != nullptr && tensor->shape()[axis] > 1 && tensor->shape()[axis + 1] > 1;
+      };
+      all.push_back({fmt::format("{}_{}", input.name, name),
+                     fmt::format("{} is {}", input.what, meaning),
+                     applies,
+                     nullptr,
+                     Term::none,
+                     TermFault::lost,
+                     {input.of, axis, nullptr, false, is_stored}});
+    };
+    if (is_state) {
+      add(0, false, "by_head", "read as [HV][N], not [N][HV]");
+      if (input.name == "initial") add(2, false, "transposed", "read in the other layout (K and V swapped)");
+      continue;
+    }
+    add(1, false, "as_heads_first", "read as [B,heads,T,width]");
+    add(1, true, "stored_heads_first", "laid out as [B,heads,T,width]");
+    add(0, false, "as_tokens_first", "read as [T,B,heads,width]");
+    add(0, true, "stored_tokens_first", "laid out as [T,B,heads,width]");
+  }
+  const struct {
+    std::string_view name, meaning;
+    Order from;
+    bool (*applies)(const Problem& p);
+  } of_tokens[] = {{"do_late", "do is that of the token before", token_before, has_loss},
+                   {"do_early", "do is that of the token behind", token_behind, has_loss},
+                   {"do_without_offset", "do is read without the offset of its sequence", without_offset,
+                    [](const Problem& p) { return has_loss(p) && has_sequences(p); }}};
+  for (const auto& row : of_tokens)
+    all.push_back({std::string(row.name),
+                   std::string(row.meaning),
+                   row.applies,
+                   nullptr,
+                   Term::none,
+                   TermFault::lost,
+                   {input_rows[0].of, 1, row.from, true}});
+}
+
 }  // namespace
 
 GradientReading GradientFault::reading() const {
   GradientReading reading;
-  reading.term = term, reading.change = of_term;
+  reading.term = term, reading.change = of_term, reading.order = order;
   if (change != nullptr) change(reading);
   return reading;
 }
@@ -477,6 +631,7 @@ std::span<const GradientFault> gradient_faults() {
         all.push_back({fmt::format("{}_{}", row.name, name_of(change)), meaning_of(row, change),
                        change == first_tile || change == last_tile ? has_tiles : always, nullptr, row.term,
                        change});
+    add_orders(all);
     return all;
   }();
   return rows;

@@ -51,13 +51,11 @@ struct Part {
   /// Whether a fault shows here as it does in the whole.
   bool has(const GradientReading& reading) const {
     const bool is_of_start = reading.states_from_zero || reading.fault == BackwardFault::early_initial ||
-                             reading.fault == BackwardFault::first_token ||
-                             reading.fault == BackwardFault::state_before,
+                             reading.fault == BackwardFault::first_token || reading.states != StateOf::own,
                is_of_end = reading.state_gradient != StateGradientOf::own ||
-                           reading.fault == BackwardFault::cumulated_over_chunks,
-               is_of_heads = reading.first_head_decay || reading.gate_of_next_head ||
-                             reading.state_gradient == StateGradientOf::next_head;
-    return !is_of_heads && (begin == 0 || !is_of_start) && (end == sequence.length() || !is_of_end);
+                           reading.fault == BackwardFault::cumulated_over_chunks;
+    return !reading.is_of_others() && (begin == 0 || !is_of_start) &&
+           (end == sequence.length() || !is_of_end);
   }
   Tensor of(const FailedGradient& one, std::size_t decays) const {
     Tensor tensor = kda::with_heads(one.name, *one.got, queries, heads, decays);
@@ -111,8 +109,10 @@ std::vector<Unit> units_of(const std::vector<FailedGradient>& output, UnitValues
 }
 UnitValues values_of(const std::vector<FailedGradient>& output, const kda::GradientTensors& tensors) {
   UnitValues list;
-  for (const FailedGradient& one : output)
+  for (const FailedGradient& one : output) {
     list.push_back(values(*std::ranges::find(tensors, one.name, &Tensor::name)));
+    for (double& x : list.back()) x = in_range_of(one.got->dtype(), x);
+  }
   return list;
 }
 
@@ -159,7 +159,7 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
 }
 
 constexpr Thresholds of_gradients{
-    .least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01, .times_left = 4};
+    .least_explained = 0.9, .least_near = 0.6, .hardly_less = 0.01, .times_left = 4, .most_named = 3};
 
 /// What a backward pass reads otherwise than the forward pass did: faults of inputs.
 struct Misread {
@@ -273,9 +273,9 @@ Naming named(const Problem& problem, const std::vector<FailedGradient>& output, 
 
 /// Whether a change of a matrix reaches what errs, and clearly nothing that is right.
 bool changes_what_errs(const std::vector<Unit>& units, const UnitValues& changed) {
-  constexpr double clearly = 30;
+  constexpr double clearly = 30, hardly = 0.25;
   for (std::size_t i = 0; i < units.size(); ++i) {
-    const double limit = (is_right(units[i]) ? clearly : 1) * units[i].limit;
+    const double limit = (is_right(units[i]) ? clearly : hardly) * units[i].limit;
     const bool is_changed = !is_right({{}, limit, changed[i], units[i].right, 0});
     if (units[i].has_to_stay && is_changed == is_right(units[i])) return false;
   }
@@ -313,7 +313,11 @@ Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& 
     for (const plain::MovedMatrix& one : moved) {
       GradientReading reading;
       reading.site = one.site, reading.move = one.move;
-      candidates.push_back({one.name(), one.meaning(), [&with, reading] { return with(reading); }});
+      candidates.push_back({one.name(),
+                            one.site->from == plain::Site::From::backwards
+                                ? one.meaning()
+                                : fmt::format("the backward pass is one where {}", one.meaning()),
+                            [&with, reading] { return with(reading); }});
     }
     Thresholds thresholds = of_gradients;
     thresholds.most_named = most_named;
@@ -356,7 +360,17 @@ Naming name_gradient_fault(const Problem& problem, const std::vector<FailedGradi
   constexpr double longest = 1 << 29;  // some seconds
   const kda::Dimensions& d = problem.dimensions();
   const auto tokens = static_cast<double>(problem.sequences().at(place.sequence).length());
-  if (tokens == 0 || tokens * static_cast<double>(problem.heads_per_group() * d.K * d.V) > longest) return {};
+  if (tokens * static_cast<double>(problem.heads_per_group() * d.K * d.V) > longest) return {};
+  if (tokens == 0) {
+    const auto longer = [](const kda::Sequence& a, const kda::Sequence& b) {
+      return a.length() < b.length();
+    };
+    const std::vector<kda::Sequence> all = problem.sequences();
+    const std::size_t longest_one = std::ranges::max_element(all, longer)->index;
+    return all[longest_one].length() == 0
+               ? Naming{}
+               : name_gradient_fault(problem, output, {longest_one, place.head}, chunk_size, threads);
+  }
   const Part part = part_of(problem, output, place, chunk_size, threads);
   Naming of_part = named(
       part.problem, part.output, chunk_size, threads, part.begin / chunk_size,

@@ -57,6 +57,9 @@ constexpr Site sites[] = {
     {"value_of_dbeta", "v, as dbeta reads it,", Shape::values, From::backwards},
     {"h_backwards", "the state before its chunk, as gradients read it,", Shape::states, From::backwards},
     {"inverse_backwards", "A, as gradients read it,", Shape::scores, From::backwards},
+    {"dht", "dht", Shape::states, From::backwards},
+    {"dh_carried", "the gradient of the state that comes from the chunk behind", Shape::states,
+     From::backwards},
     {"dh", "the gradient of the state, as products read it,", Shape::states, From::backwards},
     {"dh_of_keys", "the gradient of the state, as dk and dg read it,", Shape::states, From::backwards},
     {"dAqk", "dAqk", Shape::scores, From::backwards},
@@ -457,6 +460,14 @@ const std::vector<Move>& moves() {
   return all;
 }
 
+/// Whether a backward pass, which computes the chunks again, is looked at for it.
+bool is_computed_again(const Site& site, const Move& move) {
+  const bool is_of_o = site.name.ends_with("_of_o") || site.name == "o" || site.name == "final_state" ||
+                       site.name == "raised_query";
+  const bool is_whole = move.name == "transposed" || (move.hits == nullptr && move.from == nullptr);
+  return !is_of_o && is_whole && move.source != Source::added && move.block == nullptr && move.only.empty();
+}
+
 }  // namespace
 
 std::string MovedMatrix::name() const { return fmt::format("{}_{}", site->name, move->name); }
@@ -466,8 +477,9 @@ std::vector<MovedMatrix> moved_matrices(bool backwards, bool has_heads) {
   std::vector<MovedMatrix> list;
   for (const Site& site : sites)
     for (const Move& move : moves())
-      if ((site.from == From::backwards) == backwards && (move.shapes & bit(site.shape)) != 0 &&
-          (move.only.empty() || move.only == site.name) && (has_heads || !move.is_beside()))
+      if (((site.from == From::backwards) == backwards || (backwards && is_computed_again(site, move))) &&
+          (move.shapes & bit(site.shape)) != 0 && (move.only.empty() || move.only == site.name) &&
+          (has_heads || !move.is_beside()))
         list.push_back({&site, &move});
   return list;
 }

@@ -16,7 +16,6 @@
 #include "hypotheses/naming/moves.hpp"
 #include "hypotheses/naming/rank.hpp"
 #include "hypotheses/naming/token_fit.hpp"
-#include "numeric/rounding.hpp"
 
 namespace kda_check::hypotheses {
 
@@ -54,14 +53,6 @@ void change(Interpretation& reading, const Misreading& by) {
   const Fault& fault = faults()[by.fault];
   fault.apply(reading, by.at);
   if (fault.in_part) reading.channels = by.channels;
-}
-
-/// Infinite where that is too large for the format.
-double in_range_of(numeric::DType dtype, double value) {
-  double rounded = value;
-  numeric::visit_storage(
-      dtype, [&](auto tag) { rounded = numeric::widen(numeric::round_to<decltype(tag)>(value)); });
-  return std::isfinite(rounded) ? value : rounded;
 }
 
 /// In units of what limits allow; what is not finite has no share.
@@ -715,8 +706,9 @@ class FaultSearch {
         if (sees_final_state()) add(nearest_state());
         return places;
       case Fault::At::part:  // the first joint, or the second one where nothing precedes the first part
-        if (const std::size_t joint = (deviation_ - found_.sequence.begin) / 16 * 16; joint > 0)
-          for (const std::size_t part : {joint, joint / 2}) add(part);
+        if (const std::size_t from = deviation_ - found_.sequence.begin, joint = from / 16 * 16; from > 0)
+          for (const std::size_t part : {joint, joint / 2, from})
+            if (part > 0) add(part);
         return places;
       case Fault::At::factor:
         return {};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/threads/parallel.hpp"
+#include "numeric/rounding.hpp"
 
 namespace kda_check::hypotheses {
 
@@ -70,6 +71,8 @@ class Ranking {
           are_alike(of_best, other.answer()))
         naming.causes.push_back(cause(candidates, ranked[i]));
     }
+    // What a rounding does no less is a rounding: nobody overlooks that a whole factor is missing.
+    std::ranges::stable_partition(naming.causes, is_rounding, &Cause::fault);
   }
 
  private:
@@ -175,6 +178,12 @@ void Distance::add(double got, double wanted) {
 }
 double Distance::ratio() const {
   return std::isfinite(size()) ? relative_size(difference, expected) : HUGE_VAL;
+}
+double in_range_of(numeric::DType dtype, double value) {
+  double rounded = value;
+  numeric::visit_storage(
+      dtype, [&](auto tag) { rounded = numeric::widen(numeric::round_to<decltype(tag)>(value)); });
+  return std::isfinite(rounded) ? value : rounded;
 }
 bool is_right(const Unit& unit) { return distance_between(unit.got, unit.right).ratio() <= unit.limit; }
 double size_of(const std::vector<double>& values) { return distance_between(values, values).expected.root(); }

@@ -51,6 +51,8 @@ struct Distance {
   double size() const { return difference.root(); }
   double ratio() const;
 };
+/// Infinite where that is too large for the format.
+double in_range_of(numeric::DType dtype, double value);
 bool is_right(const Unit& unit);
 double size_of(const std::vector<double>& values);
 

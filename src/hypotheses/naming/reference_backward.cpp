@@ -1,5 +1,6 @@
 #include "hypotheses/naming/reference_backward.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -24,6 +25,47 @@ using plain::Head;
 using plain::HeadGradient;
 using plain::Matrix;
 using tensor::Tensor;
+
+/// Of an index of the flat tensor that of the same element where two neighbouring axes are exchanged.
+std::size_t exchanged(const tensor::Shape& shape, std::size_t axis, std::size_t i) {
+  std::size_t width = 1;
+  for (std::size_t rest = axis + 2; rest < shape.size(); ++rest) width *= shape[rest];
+  const std::size_t first = shape[axis], second = shape[axis + 1], within = i / width % (first * second);
+  const std::size_t other = within % second * first + within / second;
+  return (i / width / (first * second) * first * second + other) * width + i % width;
+}
+
+Problem in_order(const Problem& problem, const OtherOrder& order) {
+  Problem other = kda::clone(problem);
+  Tensor& tensor = *order.of(other);
+  const Tensor own = tensor.clone();
+  const std::size_t count = own.shape()[order.axis];
+  std::size_t width = 1;  // of an index
+  for (std::size_t axis = order.axis + 1; axis < own.shape().size(); ++axis) width *= own.shape()[axis];
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (order.from == nullptr) {
+      const std::size_t j = exchanged(own.shape(), order.axis, i);
+      order.is_stored ? tensor.set(j, own.value(i)) : tensor.set(i, own.value(j));
+      continue;
+    }
+    const std::size_t at = i / width % count, from = order.from(problem, at, count);
+    tensor.set(i, from < count ? own.value(i - at * width + from * width) : 0);
+  }
+  return other;
+}
+
+Problem with_bounds(const Problem& problem, Bounds bounds) {
+  Problem other = kda::clone(problem);
+  for (std::size_t i = 1; i + 1 < other.cu_seqlens.size(); ++i) {
+    std::int64_t& bound = other.cu_seqlens[i];
+    bound = bounds == Bounds::ignored ? other.cu_seqlens.back() : bound + (bounds == Bounds::late ? 1 : -1);
+  }
+  if (bounds == Bounds::ignored && other.state_gradient)  // which nobody reads
+    for (std::size_t n = other.state_gradient->size() / problem.sequences().size();
+         n < other.state_gradient->size(); ++n)
+      other.state_gradient->set(n, 0);
+  return other;
+}
 
 /// 1 / sqrt(sum of squares + 1e-6)
 double reciprocal_norm(const Matrix& rows, std::size_t row) {
@@ -126,6 +168,7 @@ class BackwardRun {
         d_(problem_.dimensions()),
         reading_(reading),
         tensors_(kda::allocate_gradients(problem_, dtype)) {
+    if (reading.order.of != nullptr) other_ = in_order(problem_, reading.order);
     for (std::size_t i = 0; i < tensors_.size(); ++i) values_[i].assign(tensors_[i].size(), 0.0);
     // By value head: the norm comes behind the sum over a group.
     q_ = k_ = Matrix(d_.B * d_.T * d_.HV, d_.K);
@@ -158,12 +201,10 @@ class BackwardRun {
   /// dht of a sequence, as it is read.
   static Matrix state_gradient(const Problem& problem, StateGradientOf which, std::size_t sequence,
                                std::size_t head) {
-    const std::size_t heads = problem.dimensions().HV, last = problem.sequences().size() - 1;
+    const std::size_t last = problem.sequences().size() - 1;
     if (which == StateGradientOf::nobody || (which == StateGradientOf::last_alone && sequence != last))
       return {problem.dimensions().K, problem.dimensions().V};
-    Matrix own = BackwardInputs(problem).state(
-        problem.state_gradient, which == StateGradientOf::first_sequence ? 0 : sequence,
-        which == StateGradientOf::next_head ? (head + 1) % heads : head);
+    Matrix own = BackwardInputs(problem).state(problem.state_gradient, sequence, head);
     return which == StateGradientOf::transposed ? plain::transposed(own) : own;
   }
 
@@ -175,13 +216,29 @@ class BackwardRun {
                          const Matrix& behind) const {
     const std::size_t number = n * d_.HV + head;
     if (!reading_.is_of_chunks()) return of_.right_[number];
-    Matrix d_state = state_gradient(problem_, reading_.state_gradient, sequences[n].index, head);
-    const bool is_followed = n + 1 < sequences.size() && sequences[n + 1].batch == sequences[n].batch;
-    if (reading_.state_gradient == StateGradientOf::with_next && is_followed)
+    const Problem& read = other_ ? *other_ : problem_;
+    Matrix d_state = state_gradient(read, reading_.state_gradient, sequences[n].index, head);
+    if (reading_.state_gradient == StateGradientOf::with_next && n + 1 < sequences.size())
       for (std::size_t k = 0; k < d_.K; ++k)
         for (std::size_t v = 0; v < d_.V; ++v) d_state(k, v) += behind(k, v);
     const ChunkedHead& own = of_.heads_[number];
     const Matrix* const carried_by = reading_.first_head_decay ? &of_.heads_[n * d_.HV].head.g : nullptr;
+    if (other_) {
+      const ChunkedHead of_other(BackwardInputs(read).head(sequences[n], head), own.chunk_size);
+      return plain::chunk_gradient(of_other, reading_, d_state, carried_by);
+    }
+    if (reading_.move != nullptr && reading_.site->from != plain::Site::From::backwards) {
+      const plain::Site* const site = reading_.site;
+      Interpretation again(problem_);
+      again.site = site, again.chunk_fault = ChunkFault::moved;
+      std::vector<Matrix> beside;
+      if (reading_.move->is_beside())
+        beside = ChunkedHead(of_.heads_[n * d_.HV + reading_.move->head_beside(head, d_.HV)].head,
+                             own.chunk_size, &again)
+                     .kept;
+      again.move = reading_.move, again.beside = &beside;
+      return plain::chunk_gradient(ChunkedHead(own.head, own.chunk_size, &again), {}, d_state, carried_by);
+    }
     if (reading_.move != nullptr && reading_.move->is_beside()) {
       const std::size_t other = reading_.move->head_beside(head, d_.HV);
       GradientReading reading = reading_, right;
@@ -195,16 +252,39 @@ class BackwardRun {
     }
     if (reading_.misread != nullptr) {
       const Sequence& s = sequences[n];
-      Head read = plain::head_of(problem_, *reading_.misread, {s, s.begin, s.end, head});
-      read.d_o = own.head.d_o;
-      return plain::chunk_gradient(ChunkedHead(std::move(read), own.chunk_size), reading_, d_state,
+      Head misread = plain::head_of(problem_, *reading_.misread, {s, s.begin, s.end, head});
+      misread.d_o = own.head.d_o;
+      return plain::chunk_gradient(ChunkedHead(std::move(misread), own.chunk_size), reading_, d_state,
                                    carried_by);
     }
+    if (reading_.states != StateOf::own)
+      return plain::chunk_gradient(with_states(own, n, head), reading_, d_state, carried_by);
     if (!reading_.states_from_zero) return plain::chunk_gradient(own, reading_, d_state, carried_by);
     Head from_zero = own.head;
     from_zero.state = Matrix(d_.K, d_.V);
     return plain::chunk_gradient(ChunkedHead(std::move(from_zero), own.chunk_size), reading_, d_state,
                                  carried_by);
+  }
+
+  ChunkedHead with_states(ChunkedHead own, std::size_t n, std::size_t head) const {
+    const std::vector<plain::Chunk>& right = of_.heads_[n * d_.HV + head].chunks;
+    const std::vector<plain::Chunk>& of_first = of_.heads_[head].chunks;
+    for (std::size_t i = 0; i < right.size(); ++i) {
+      Matrix& h = own.chunks[i].h;
+      if (reading_.states == StateOf::chunk_before) h = right[i > 0 ? i - 1 : 0].h;
+      if (reading_.states == StateOf::chunk_behind) h = i + 1 < right.size() ? right[i + 1].h : own.state;
+      if (reading_.states == StateOf::first_chunk) h = right[0].h;
+      if (reading_.states == StateOf::first_head) h = of_.heads_[n * d_.HV].chunks[i].h;
+      if (reading_.states == StateOf::first_sequence && !of_first.empty())
+        h = of_first[std::min(i, of_first.size() - 1)].h;
+      if (reading_.states == StateOf::initial_alone && i > 0) h = Matrix(d_.K, d_.V);
+      if (!reading_.states_of_all) continue;
+      const Matrix prediction = plain::product(own.chunks[i].w, h);
+      own.chunks[i].v_new = own.chunks[i].u;
+      for (std::size_t row = 0; row < prediction.rows(); ++row)
+        for (std::size_t y = 0; y < d_.V; ++y) own.chunks[i].v_new(row, y) -= prediction(row, y);
+    }
+    return own;
   }
 
   void keep(const Sequence& s, std::size_t head, HeadGradient& gradient) {
@@ -336,6 +416,7 @@ class BackwardRun {
   const BackwardInputs inputs_;
   const kda::Dimensions d_;
   const GradientReading& reading_;
+  std::optional<Problem> other_;    ///< as it is read in another order
   Matrix q_, k_;                    ///< [B T HV][K]
   std::vector<double> amplitudes_;  ///< by value head
   kda::GradientTensors tensors_;
@@ -362,7 +443,11 @@ BackwardReference::~BackwardReference() = default;
 
 kda::GradientTensors BackwardReference::gradients(const GradientReading& reading,
                                                   numeric::DType dtype) const {
-  return BackwardRun(*this, reading, dtype).run();
+  if (reading.bounds == Bounds::own) return BackwardRun(*this, reading, dtype).run();
+  const Problem other = with_bounds(problem_, reading.bounds);
+  GradientReading rest = reading;
+  rest.bounds = Bounds::own;
+  return BackwardReference(other, chunk_size_).gradients(rest, dtype);
 }
 
 }  // namespace kda_check::hypotheses

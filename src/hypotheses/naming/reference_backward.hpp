@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -93,7 +94,6 @@ enum class BackwardFault : std::uint8_t {
   value_without_state,    ///< dv lacks kg dh, and what follows from it has it
   final_product_lost,     ///< dg lacks S dht of the last state
   state_behind,           ///< dq reads the state that leaves the chunk
-  state_before,           ///< B3 reads the state that entered the chunk before
   key_raised,             ///< dk of the state has 2^G for 2^(Gn - G)
   row_beta,               ///< dA has the beta of its row
   gradient_before,        ///< dk reads the gradient of the state that enters the chunk
@@ -105,15 +105,7 @@ enum class BackwardFault : std::uint8_t {
 };
 
 /// Of dht, which one is read.
-enum class StateGradientOf : std::uint8_t {
-  own,
-  nobody,
-  first_sequence,
-  next_head,
-  last_alone,
-  with_next,
-  transposed
-};
+enum class StateGradientOf : std::uint8_t { own, nobody, last_alone, with_next, transposed };
 /// Of value heads, which count for the gradients of their query head.
 enum class GroupSum : std::uint8_t {
   all,
@@ -136,6 +128,30 @@ struct Summand {
   std::size_t batch, sequence, sequences, token, length, chunk_size, channel, channels;
 };
 
+/// A tensor of the problem that the backward pass reads in another order.
+struct OtherOrder {
+  tensor::Tensor* (*of)(kda::Problem& problem) = nullptr;  ///< null: in its own
+  std::size_t axis = 0;
+  /// Where an index of the axis is read; beyond the axis are zeros. None: the tensor is read as if the axis
+  /// and the next one were exchanged.
+  std::size_t (*from)(const kda::Problem& problem, std::size_t own, std::size_t count) = nullptr;
+  bool is_of_tokens = false;  ///< the axis
+  bool is_stored = false;     ///< the axes are exchanged where it is stored, and read as if they were not
+};
+/// Of the states that enter chunks, which one is read.
+enum class StateOf : std::uint8_t {
+  own,
+  chunk_before,
+  chunk_behind,
+  first_chunk,
+  first_head,
+  first_sequence,  ///< and its chunk of the same number
+  initial_alone,   ///< zeros but for the first chunk
+};
+/// Where it takes the sequences of a packed row to begin: those behind the first a token late or early; all
+/// tokens for one sequence.
+enum class Bounds : std::uint8_t { own, late, early, ignored };
+
 /// A backward pass as some kernel may read it; the defaults are the right way, faults change one thing.
 struct GradientReading {
   Term term = Term::none;
@@ -146,13 +162,23 @@ struct GradientReading {
   bool states_from_zero = false;            ///< states are computed again without the initial state
   bool first_head_decay = false;            ///< the gradient of the state decays by the gates of head 0
   StateGradientOf state_gradient = StateGradientOf::own;
+  OtherOrder order{};
+  StateOf states = StateOf::own;
+  bool states_of_all = false;  ///< v_new is made with these states, too
+  Bounds bounds = Bounds::own;
   const Interpretation* misread = nullptr;  ///< what the chunks are computed from
   const plain::Site* site = nullptr;        ///< a matrix, and what becomes of it
   const plain::Move* move = nullptr;
   const std::vector<plain::Matrix>* beside = nullptr;  ///< what another head has there
   bool is_of_chunks() const {
     return move != nullptr || misread != nullptr || term != Term::none || fault != BackwardFault::none ||
-           states_from_zero || first_head_decay || state_gradient != StateGradientOf::own;
+           states_from_zero || first_head_decay || state_gradient != StateGradientOf::own ||
+           order.of != nullptr || states != StateOf::own || bounds != Bounds::own;
+  }
+  /// It cannot be seen in one head of a sequence.
+  bool is_of_others() const {
+    return first_head_decay || gate_of_next_head || bounds != Bounds::own || states == StateOf::first_head ||
+           states == StateOf::first_sequence || (order.of != nullptr && !order.is_of_tokens);
   }
 
   int query_scale_power = 0;         ///< dq has the scale so many times more: -1, 0, 1
@@ -183,10 +209,11 @@ struct GradientReading {
 struct GradientFault {
   std::string name, meaning;  ///< goes on after "as if"
   /// False where it would change nothing.
-  bool (*applies)(const kda::Problem& problem);
-  void (*change)(GradientReading& reading) = nullptr;  ///< none: of a term
+  std::function<bool(const kda::Problem& problem)> applies;
+  void (*change)(GradientReading& reading) = nullptr;  ///< none: of a term, or of an order
   Term term = Term::none;
   TermFault of_term = TermFault::lost;
+  OtherOrder order{};
 
   GradientReading reading() const;
 };

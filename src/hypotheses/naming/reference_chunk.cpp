@@ -228,9 +228,9 @@ Matrix in_bf16(Matrix a) {
 /// Backwards through one chunk, from the gradient of the state that leaves it.
 class ChunkGradient {
  public:
-  /// `entered`: the state that B3 takes for the one that entered the chunk; `behind`: that leaves it.
+  /// `behind`: the state that leaves it.
   ChunkGradient(const Chunk& chunk, const ChunkedHead& of, const GradientReading& reading,
-                const Matrix& leaving, const Matrix& entered, const Matrix& behind, Moving* moving)
+                const Matrix& leaving, const Matrix& behind, Moving* moving)
       : c_(chunk),
         moving_(moving),
         scale_(of.head.scale),
@@ -240,7 +240,7 @@ class ChunkGradient {
         leaving_(leaving),
         dh_(moved("dh", leaving)),
         dh_of_keys_(moved("dh_of_keys", dh_)),
-        h_(moved("h_backwards", entered)),
+        h_(moved("h_backwards", chunk.h)),
         d_o_(moved("do", chunk.d_o)),
         v_new_(moved("v_new_backwards", chunk.v_new)),
         value_(moved("value_backwards", chunk.v)),
@@ -655,12 +655,17 @@ double Chunk::across(double sum) const {
   return is(ChunkFault::exp2_across) ? numeric::exp2(sum) : numeric::exp(sum);
 }
 
-ChunkedHead::ChunkedHead(Head of, std::size_t size)
+ChunkedHead::ChunkedHead(Head of, std::size_t size, const Interpretation* reading)
     : head(std::move(of)), chunk_size(size), state(head.state) {
+  std::optional<Moving> moving;
+  if (reading != nullptr) moving.emplace(reading->site, reading->move, size, reading->beside);
   for (std::size_t begin = 0; begin < head.k.rows(); begin += size) {
-    chunks.push_back(loaded(head, begin, std::min(size, head.k.rows() - begin)));
-    state = forwards(chunks.back(), head, state);
+    Chunk& chunk = chunks.emplace_back(
+        loaded(head, begin, std::min(size, head.k.rows() - begin), reading, {}, moving ? &*moving : nullptr));
+    state = forwards(chunk, head, state);
+    chunk.reading = nullptr, chunk.moving = nullptr;
   }
+  if (moving) kept = std::move(moving->kept);
 }
 
 HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& reading, const Matrix& d_state,
@@ -674,13 +679,14 @@ HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& readin
   for (std::size_t i = chunks.size(); i-- > 0;) {
     const GradientReading& here = reading.only_chunk.value_or(i) == i ? reading : right;
     if (here.fault == BackwardFault::carry_in_bf16) gradient.state = in_bf16(std::move(gradient.state));
-    const Matrix leaving = gradient.state;
-    const Matrix& behind = i + 1 < chunks.size() ? chunks[i + 1].h : of.state;
-    const Matrix& entered = chunks[here.fault == BackwardFault::state_before && i > 0 ? i - 1 : i].h;
+    const bool is_last = i + 1 == chunks.size();
+    if (here.fault == BackwardFault::chunks_apart && !is_last) gradient.state = Matrix(K, V);
     Moving* const moves = here.site != nullptr ? &moving : nullptr;
-    gradient.state = ChunkGradient(chunks[i], of, here, leaving, entered, behind, moves)
+    if (moves != nullptr)
+      gradient.state = moving(is_last ? "dht" : "dh_carried", std::move(gradient.state), chunks[i]);
+    const Matrix leaving = gradient.state;
+    gradient.state = ChunkGradient(chunks[i], of, here, leaving, is_last ? of.state : chunks[i + 1].h, moves)
                          .run(carry_of(of, i, here.fault, carried_by), gradient);
-    if (here.fault == BackwardFault::chunks_apart && i > 0) gradient.state = Matrix(K, V);
     if (here.fault == BackwardFault::every_chunk && i > 0) add(gradient.state, d_state);
     if (here.fault == BackwardFault::early_initial && i == 0) gradient.state = leaving;
   }

@@ -138,12 +138,14 @@ bool takes_loaded(const Interpretation& reading);
 
 /// A head with its forward pass, which all its backward passes share.
 struct ChunkedHead {
-  ChunkedHead(Head of, std::size_t chunk_size);
+  /// `reading`: of the chunk form; none: right.
+  ChunkedHead(Head of, std::size_t chunk_size, const Interpretation* reading = nullptr);
 
   Head head;
   std::size_t chunk_size;
   std::vector<Chunk> chunks;
-  Matrix state;  ///< after the last
+  Matrix state;                   ///< after the last
+  std::vector<Matrix> kept = {};  ///< what a moved matrix was, by chunk
 };
 /// `d_state`: dht. `carried_by`: gates that the gradient of the state decays by from chunk to chunk; null:
 /// its own.
