@@ -402,87 +402,75 @@ class Round {
   void judge_scales(const Answered& got, report::CaseResult& result) const {
     const kda::PoolCall& call = *context_.problem().pool;
     const std::string name = "state_scale";
-    const Tensor &after = *got.tensor(name), &right = *got.tensor("state_in_fp64");
-    Tensor expected = call.scale.clone();
-    const std::size_t per_slot = after.size() / call.slots();
-    const std::vector<double> scales = kda::right_scales(call, call.pieces, right);
+    const Tensor &after = *got.tensor(name), &states = *got.tensor("state_in_fp64"),
+                 right = kda::right_scale(call, call.pieces, states);
+    Tensor expected = right.clone();
     const auto state = std::ranges::find(result.tensors, "final_state", &report::TensorResult::name);
     double squares = 0;
-    for (std::size_t i = 0; i < right.size(); ++i) squares += right.value(i) * right.value(i);
+    for (std::size_t i = 0; i < states.size(); ++i) squares += states.value(i) * states.value(i);
     constexpr double of_one_element = 32, also = 0x1p-20;  // of what all may err by; of rounding the scale
     const double largest = call.table.quantisation->largest,
                  error = of_one_element * rms_limit(*state) *
-                         std::sqrt(squares / static_cast<double>(right.size())) / largest;
-    const auto is_near = [&](double scale, double wanted) {
-      return std::fabs(scale - wanted) <= error + also * wanted;
+                         std::sqrt(squares / static_cast<double>(states.size()));
+    const auto is_near = [&](std::size_t i, std::size_t other) {
+      return std::fabs(after.value(i) - right.value(other)) <= error / largest + also * right.value(other);
     };
-    std::vector<std::size_t> owner(call.slots(), call.pieces.size());
-    for (std::size_t p = 0; p < call.pieces.size(); ++p)
-      if (call.pieces[p].is_stored()) owner[call.pieces[p].to] = p;
-    const auto wanted = [&](std::size_t i) { return scales[owner[i / per_slot] * per_slot + i % per_slot]; };
-    const auto is_by_rule = [&](std::size_t i) {
-      return owner[i / per_slot] < call.pieces.size() && !call.table.quantisation->is_fixed();
-    };
-    for (std::size_t i = 0; i < after.size(); ++i)
-      if (is_by_rule(i))  // of a block of zeros any will do
-        expected.set(i, is_near(after.value(i), wanted(i)) || wanted(i) == 0 ? after.value(i) : wanted(i));
+    const std::vector<std::size_t> alone = kda::slots_left_alone(call);
+    const std::size_t per_slot = after.size() / call.slots();
+    const auto is_alone = [&](std::size_t i) { return std::ranges::binary_search(alone, i / per_slot); };
+    for (std::size_t i = 0; i < after.size() && largest > 0; ++i)  // of a block of zeros any will do
+      if (!is_alone(i) && (is_near(i, i) || right.value(i) == 0)) expected.set(i, after.value(i));
     const bool v_first = call.problem.options.state_v_first;
     report::TensorResult judgement =
         judged_by_bits({name, after.shape(), after.dtype(), v_first}, after, expected,
                        comparison_options({}, context_.resources().threads, false), Sameness::data, true,
                        "scales after a call");
-    const auto differs = [&](std::size_t i) { return std::memcmp(after.at(i), expected.at(i), 4) != 0; };
-    std::size_t wrong = 0;
-    while (wrong < after.size() && !differs(wrong)) ++wrong;
     const auto place = [&](std::size_t i) {
       return kda::place(name, tensor::index_of(after.shape(), i), v_first);
     };
+    std::size_t wrong = 0;
+    while (wrong < after.size() && std::memcmp(after.at(wrong), expected.at(wrong), sizeof(float)) == 0)
+      ++wrong;
     if (judgement.verdict == judge::Verdict::fail && wrong < after.size()) {
-      const double scale = after.value(wrong);
-      std::string why = "was written";
-      if (is_by_rule(wrong)) {
-        why = fmt::format("is {:.4g} times the largest magnitude of its block / {:g}", scale / wanted(wrong),
-                          largest);
-        const std::size_t first = wrong - wrong % per_slot;
-        std::size_t other = first;
-        while (other < first + per_slot && !is_near(scale, wanted(other))) ++other;
-        if (scale == call.scale.value(wrong))
-          why += ", as it was before the call";
-        else if (other < first + per_slot)
-          why += fmt::format(", as {} is to be", place(other));
-      } else if (owner[wrong / per_slot] < call.pieces.size()) {
-        why += ", and scales are fixed";
-      } else {
-        why += fmt::format(", and no row stores to slot {}", wrong / per_slot);
-      }
+      std::string why;
+      std::size_t other = wrong - wrong % per_slot;
+      while (other / per_slot == wrong / per_slot && !is_near(wrong, other)) ++other;
+      if (is_alone(wrong))
+        why = fmt::format("was written, and no row stores to slot {}", wrong / per_slot);
+      else if (largest == 0)
+        why = "was written, and scales are fixed";
+      else
+        why =
+            fmt::format("is {:.4g} times the largest magnitude of its block / {:g}{}",
+                        after.value(wrong) / right.value(wrong), largest,
+                        after.value(wrong) == call.scale.value(wrong) ? ", as it was before the call"
+                        : other / per_slot == wrong / per_slot ? fmt::format(", as {} is to be", place(other))
+                                                               : "");
       judgement.reason = fmt::format("{} {}; {}", place(wrong), why, judgement.reason);
     }
     if (state->verdict == judge::Verdict::fail)
-      state->reason += saturated(*got.tensor("state_pool"), right, scales);
+      state->reason += saturated(*got.tensor("state_pool"), states, right);
     result.tensors.push_back(std::move(judgement));
   }
 
   /// "; 3 codes are ...": at the end of their format, where their states are not by the right scales.
-  std::string saturated(const Tensor& codes, const Tensor& right, const std::vector<double>& scales) const {
+  std::string saturated(const Tensor& codes, const Tensor& states, const Tensor& scale) const {
     const kda::PoolCall& call = *context_.problem().pool;
     const kda::CodeFormat format = call.table.quantisation->format;
-    const std::vector<std::size_t> blocks = kda::blocks_of(codes.shape(), call.scale.shape());
+    const std::vector<std::size_t> blocks = kda::blocks_of(codes.shape(), scale.shape());
     const double most = kda::largest_code(format), step = 2 * kda::half_step(format, most);
-    std::size_t count = 0, first = 0;
-    for (std::size_t p = 0; p < call.pieces.size(); ++p)
-      for (std::size_t i = 0; i < blocks.size() && call.pieces[p].is_stored(); ++i) {
-        const double scale = scales[p * (scales.size() / call.pieces.size()) + blocks[i]];
-        const std::size_t at = call.pieces[p].to * blocks.size() + i;
-        if (std::fabs(codes.value(at)) < most ||
-            std::fabs(right.value(p * blocks.size() + i)) >= (most - step) * scale)
-          continue;
-        if (count++ == 0) first = at;
-      }
-    if (count == 0) return {};
-    return fmt::format(
-        "; {} code{} at the end of {} where the state is not, the first at {}", count,
-        count == 1 ? " is" : "s are", kda::name_of(format),
-        kda::place("state_pool", tensor::index_of(codes.shape(), first), call.problem.options.state_v_first));
+    std::vector<std::size_t> found;
+    for (std::size_t p = 0, size = blocks.size(); p < call.pieces.size(); ++p)
+      for (std::size_t i = 0, to = call.pieces[p].to; i < size && call.pieces[p].is_stored(); ++i)
+        if (std::fabs(codes.value(to * size + i)) >= most &&
+            std::fabs(states.value(p * size + i)) <
+                (most - step) * scale.value(to * (scale.size() / call.slots()) + blocks[i]))
+          found.push_back(to * size + i);
+    if (found.empty()) return {};
+    return fmt::format("; {} code{} at the end of {} where the state is not, the first at {}", found.size(),
+                       found.size() == 1 ? " is" : "s are", kda::name_of(format),
+                       kda::place("state_pool", tensor::index_of(codes.shape(), found.front()),
+                                  call.problem.options.state_v_first));
   }
 
   /// Of a ring as it is after a call: what is written there is a copy of the call's input, and what the next

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "kda/problem/excerpt.hpp"
@@ -417,23 +418,19 @@ std::vector<PoolFault> all_faults() {
                            (scale[2] > 1 ? column % scale[2] : row % scale[3]);
                   }),
       quantises("scale_not_updated", "states are stored by the scales that their slots had",
-                [](const PoolCall& call, const Pieces& pieces, const Tensor&) {
-                  return kda::Quantiser{.scale = [&call, &pieces](std::size_t p, std::size_t block, double) {
-                    return call.scale.value(pieces[p].to * scales_of_slot(call) + block);
-                  }};
+                [](const PoolCall& call, const Pieces&, const Tensor&) {
+                  return kda::Quantiser{
+                      .scale = [&call](std::size_t at, double) { return call.scale.value(at); }};
                 }),
       quantises("scale_before_update", "scales are those of the states before the call's tokens",
                 [](const PoolCall& call, const Pieces& pieces, const Tensor& read) {
+                  const auto before = std::make_shared<const Tensor>(kda::right_scale(call, pieces, read));
                   return kda::Quantiser{
-                      .scale = [before = kda::right_scales(call, pieces, read), count = scales_of_slot(call)](
-                                   std::size_t p, std::size_t block, double) {
-                        return before[p * count + block];
-                      }};
+                      .scale = [before](std::size_t at, double) { return before->value(at); }};
                 }),
       quantises("codes_by_twice_the_scale", "scales of states are twice as large as they are to be",
                 [](const PoolCall&, const Pieces&, const Tensor&) {
-                  return kda::Quantiser{
-                      .scale = [](std::size_t, std::size_t, double right) { return 2 * right; }};
+                  return kda::Quantiser{.scale = [](std::size_t, double right) { return 2 * right; }};
                 }),
       quantises(
           "codes_truncated", "codes are rounded towards zero",

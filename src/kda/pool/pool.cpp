@@ -37,6 +37,9 @@ class Rows {
     if (!table.outputs.empty() && table.outputs.size() != outputs)
       refuse_call(fmt::format("inputs/output_indices has {} entries; wanted {} for {} sequences",
                               table.outputs.size(), outputs, sequences));
+    if (table.quantisation && (table.ring.rows > 0 || slots.read))
+      refuse_call(fmt::format("inputs/{} is there beside inputs/state_scale; wanted a quantised pool alone",
+                              slots.read ? "state_source" : "ring_k"));
     if (table.ring.rows > 0) {
       if (table.columns > 0)
         refuse_call("inputs/state_indices is [N,S] beside a ring; wanted [N]",
@@ -225,9 +228,6 @@ std::vector<PoolPiece> as_pieces(const std::vector<Sequence>& sequences) {
 
 /// Codes and scales that were handed in become states.
 void quantise(PoolCall& call) {
-  if (!call.ring.empty() || call.source)
-    refuse_call(fmt::format("inputs/state_scale is there beside {}; wanted a quantised pool alone",
-                            call.source ? "inputs/state_source" : "a ring"));
   call.scale = std::move(call.scale).named("state_scale");
   check_scale(call.states.shape(), call.scale.shape());
   call.codes = std::exchange(call.states, {});

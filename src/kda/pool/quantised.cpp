@@ -93,37 +93,32 @@ Tensor dequantised(const Tensor& codes, const Tensor& scale) {
   return states;
 }
 
-std::vector<double> right_scales(const PoolCall& call, const std::vector<PoolPiece>& pieces,
-                                 const Tensor& states) {
-  const Quantisation& how = *call.table.quantisation;
-  const std::vector<std::size_t> blocks = blocks_of(call.codes.shape(), call.scale.shape());
-  const std::size_t per_slot = blocks_in(call.scale);
-  std::vector<double> scales(pieces.size() * per_slot);
+Tensor right_scale(const PoolCall& call, const std::vector<PoolPiece>& pieces, const Tensor& states) {
+  Tensor scale = call.scale.clone();
+  const double largest = call.table.quantisation->largest;
+  if (largest == 0) return scale;  // it is fixed
+  const std::vector<std::size_t> blocks = blocks_of(call.codes.shape(), scale.shape());
   for (std::size_t p = 0; p < pieces.size(); ++p) {
     if (pieces[p].to >= call.slots()) continue;
-    double* const own = &scales[p * per_slot];
-    for (std::size_t i = 0; i < blocks.size() && !how.is_fixed(); ++i)
-      own[blocks[i]] = std::max(own[blocks[i]], std::fabs(states.value(p * blocks.size() + i)));
-    for (std::size_t b = 0; b < per_slot; ++b)
-      own[b] = how.is_fixed() ? call.scale.value(pieces[p].to * per_slot + b)
-                              : static_cast<float>(own[b] / how.largest);
+    std::vector<double> most(blocks_in(scale));
+    for (std::size_t i = 0; i < blocks.size(); ++i)
+      most[blocks[i]] = std::max(most[blocks[i]], std::fabs(states.value(p * blocks.size() + i)));
+    for (std::size_t b = 0; b < most.size(); ++b)
+      scale.set(pieces[p].to * most.size() + b, most[b] / largest);
   }
-  return scales;
+  return scale;
 }
 
 QuantisedPool quantised(const PoolCall& call, const std::vector<PoolPiece>& pieces, const Tensor& states,
                         const Quantiser& quantiser) {
-  QuantisedPool pool{call.codes.clone(), call.scale.clone()};
-  const std::vector<double> right = right_scales(call, pieces, states);
+  QuantisedPool pool{call.codes.clone(), right_scale(call, pieces, states)};
   const std::vector<std::size_t> blocks = blocks_of(call.codes.shape(), call.scale.shape());
   const std::size_t per_slot = blocks_in(call.scale), size = blocks.size();
   for (std::size_t p = 0; p < pieces.size(); ++p) {
     const std::size_t to = pieces[p].to;
     if (to >= call.slots()) continue;
-    for (std::size_t b = 0; b < per_slot; ++b) {
-      const double own = right[p * per_slot + b];
-      pool.scale.set(to * per_slot + b, quantiser.scale ? quantiser.scale(p, b, own) : own);
-    }
+    for (std::size_t at = to * per_slot; at < (to + 1) * per_slot && quantiser.scale; ++at)
+      pool.scale.set(at, quantiser.scale(at, pool.scale.value(at)));
     for (std::size_t i = 0; i < size; ++i) {
       const double scale = pool.scale.value(to * per_slot + blocks[i]),
                    quotient = scale == 0 ? 0 : states.value(p * size + i) / scale;
@@ -143,15 +138,15 @@ double half_step(CodeFormat format, double magnitude) {
 void allow_half_a_step(const PoolCall& call, Tensor& states, const Tensor& right) {
   constexpr double also = 1 + 0x1p-20;  // of a scale, or a quotient by it, that is rounded otherwise
   const CodeFormat format = call.table.quantisation->format;
-  const std::vector<double> scales = right_scales(call, call.pieces, right);
+  const Tensor scales = right_scale(call, call.pieces, right);
   const std::vector<std::size_t> blocks = blocks_of(call.codes.shape(), call.scale.shape());
-  const std::size_t per_slot = blocks_in(call.scale);
   for (std::size_t p = 0, at = 0; p < call.pieces.size(); ++p)
     for (std::size_t i = 0; i < blocks.size(); ++i, ++at) {
-      const double scale = scales[p * per_slot + blocks[i]], x = right.value(at);
+      if (!call.pieces[p].is_stored()) continue;
+      const double scale = scales.value(call.pieces[p].to * blocks_in(scales) + blocks[i]);
       if (!(scale > 0)) continue;
-      const double most = largest_code(format) * scale, target = std::clamp(x, -most, most),
-                   off = states.value(at) - target,
+      const double x = right.value(at), most = largest_code(format) * scale,
+                   target = std::clamp(x, -most, most), off = states.value(at) - target,
                    half = half_step(format, std::fabs(target) / scale) * scale * also;
       states.set(at, std::fabs(off) <= half ? x : x + (off - std::copysign(half, off)));
     }

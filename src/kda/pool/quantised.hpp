@@ -41,15 +41,14 @@ tensor::Tensor dequantised(const tensor::Tensor& codes, const tensor::Tensor& sc
 /// In what order the elements of a state have the scales of its slot.
 std::vector<std::size_t> blocks_of(const tensor::Shape& pool, const tensor::Shape& scale);
 
-/// The scales that these states are to be stored with, one piece after the other; 0 of blocks of zeros, and
-/// of pieces that are stored nowhere.
-std::vector<double> right_scales(const PoolCall& call, const std::vector<PoolPiece>& pieces,
-                                 const tensor::Tensor& states);
+/// The scale of a pool after these states were stored: what it was, but of the slots of pieces.
+tensor::Tensor right_scale(const PoolCall& call, const std::vector<PoolPiece>& pieces,
+                           const tensor::Tensor& states);
 
 /// What a kernel does otherwise, where it is wrong.
 struct Quantiser {
   bool truncates = false;
-  std::function<double(std::size_t piece, std::size_t block, double right)> scale = {};
+  std::function<double(std::size_t at, double right)> scale = {};  ///< element `at` of the pool's
 };
 /// All of a pool after these states were stored, to nearest, ties to even.
 struct QuantisedPool {
