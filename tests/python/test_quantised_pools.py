@@ -6,7 +6,7 @@ import subprocess
 import kda_check
 import numpy as np
 import pytest
-from kda_check import _program, signatures, verify
+from kda_check import _program, convert, signatures, verify
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
@@ -102,6 +102,18 @@ def test_calls_on_quantised_pools_are_those_of_a_recurrence_in_long_double(tmp_p
         count, at_ties = count + codes.size, at_ties + int(differs.sum())
     assert worst <= 1e-12, worst
     print(f"{count} codes, {at_ties} differ at ties; o and states to {worst:.2g}")
+
+
+def test_a_call_on_a_quantised_pool_is_converted_from_a_file_of_tensors(tmp_path):
+    call = kda_check.regime("serve:codes=3,largest=240", seed=1, K=8, V=4)
+    words = {MINE.words.get(key, key): x.numpy().copy() for key, x in call.inputs.items()}
+    words["initial_state"] = words.pop("state_pool")
+    o, codes = on_codes(**words, scale=call.options["scale"], largest_code=240)
+    answer = {"mine/o": o, "mine/state_pool": codes, "mine/state_scale": words["state_scale"]}
+    np.savez(tmp_path / "call.npz", **{key: x.numpy() for key, x in call.inputs.items()}, **answer, largest_code=240)
+    (path,) = convert.convert(str(tmp_path / "call.npz"), str(tmp_path / "call.h5"), compute="fp32", padding_slots="negative")
+    assert kda_check.Fixture.read(path).inputs["state_pool"].dtype == "float8_e4m3"
+    subprocess.run([_program.find(), "run", path, "--variant", "none", "--require", "mine"], check=True)
 
 
 def test_codes_that_are_not_the_same_in_every_run_are_seen_by_repeat():
