@@ -168,6 +168,10 @@ class _Reader:
     def dataset(self, parts: dict[int, memoryview], attributes: dict[str, Value]) -> Stored:
         shape = _shape_of(parts[SPACE])
         dtype, name = _element_type(parts[TYPE], attributes.get("dtype") == "bfloat16")
+        if name == "int64" and dtype.name in ("int8", "int16"):  # codes, or whole numbers that are few
+            name = dtype.name
+        if dtype.name == "uint8" and attributes.get("dtype") == "float8_e4m3":
+            name = "float8_e4m3"
         layout, size = parts[LAYOUT], int(np.prod(shape)) * dtype.itemsize
         if layout[0] != 3 or layout[1] == 0:
             raise Foreign(f"a layout {layout[0]}.{layout[1]}")

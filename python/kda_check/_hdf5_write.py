@@ -22,6 +22,8 @@ UNDEFINED = 0xFFFFFFFFFFFFFFFF
 FLOATS = {"float64": (8, 63, 52, 11, 52, 1023), "float32": (4, 31, 23, 8, 23, 127),
           "float16": (2, 15, 10, 5, 10, 15), "bfloat16": (2, 15, 7, 8, 7, 127)}  # fmt: skip
 
+WHOLE = {"int64": 8, "int16": 2, "int8": 1, "float8_e4m3": 1}  # bytes; the last as its bits
+
 
 @dataclass
 class Group:
@@ -79,7 +81,8 @@ class _Headers:
         layout = struct.pack("<BBQQ", 3, 1, place, tensor.data.nbytes)
         space = struct.pack(f"<BB6x{tensor.data.ndim}Q", 1, tensor.data.ndim, *tensor.data.shape)
         # The fill value is not defined, and nothing is filled.
-        return self.put([(0x01, space), (0x03, _type_of(tensor.dtype)), (0x05, b"\2\2\2\0"), (0x08, layout)])
+        tagged = [(0x0C, _attribute("dtype", tensor.dtype))] if tensor.dtype == "float8_e4m3" else []
+        return self.put([(0x01, space), (0x03, _type_of(tensor.dtype)), (0x05, b"\2\2\2\0"), (0x08, layout), *tagged])
 
     def put(self, messages: list[tuple[int, bytes]]) -> int:
         whole = [(kind, _padded(data)) for kind, data in messages]
@@ -94,8 +97,8 @@ def _padded(data: bytes) -> bytes:
 
 
 def _type_of(dtype: str) -> bytes:
-    if dtype == "int64":
-        return struct.pack("<4BIHH", 0x10, 0x08, 0, 0, 8, 0, 64)
+    if dtype in WHOLE:
+        return struct.pack("<4BIHH", 0x10, 0 if dtype == "float8_e4m3" else 0x08, 0, 0, WHOLE[dtype], 0, 8 * WHOLE[dtype])
     size, sign, position, exponent, mantissa, bias = FLOATS[dtype]
     # 0x20: the first bit of the mantissa is implied.
     return struct.pack("<4BIHH4BI", 0x11, 0x20, sign, 0, size, 0, 8 * size, position, exponent, 0, mantissa, bias)

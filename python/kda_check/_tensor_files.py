@@ -20,8 +20,9 @@ import numpy as np
 from ._files import opened
 from ._names import about
 from ._program import EnvironmentProblem, InputError, KdaCheckError
+from ._tensors import VOIDS
 
-SAFETENSORS_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "V2", "I64": "<i8", "I32": "<i4",
+SAFETENSORS_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "V2", "F8_E4M3": "V1", "I64": "<i8", "I32": "<i4",
                      "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?"}  # fmt: skip
 LARGEST_HEADER = 100 << 20  # as the format has it
 
@@ -132,7 +133,8 @@ def of_array(path: str, name: str, file: IO[bytes], load: Callable[[], Any]) -> 
 
 def named(kind: Any) -> str:
     """The name of an element type of numpy or torch."""
-    return "bfloat16" if kind == np.dtype("V2") else str(kind).replace("torch.", "")
+    void = VOIDS.get(kind) if isinstance(kind, np.dtype) else None
+    return void or str(kind).replace("torch.", "")
 
 
 def of_zip(path: str) -> dict[str, Entry]:

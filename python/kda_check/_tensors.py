@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 ELEMENT_TYPES = ("float64", "float32", "float16", "bfloat16")
+CODES = ("int8", "int16", "float8_e4m3")  # of a quantised pool alone
+VOIDS = {np.dtype("V2"): "bfloat16", np.dtype("V1"): "float8_e4m3"}  # as numpy.savez stores them
+AS_BITS = {"bfloat16": np.uint16, "float8_e4m3": np.uint8}
 
 
 @dataclass
 class Stored:
-    """Elements in memory, contiguous: `data` has the shape; bfloat16 is there as its bits (uint16)."""
+    """Elements in memory, contiguous: `data` has the shape; bfloat16 and float8_e4m3 are there as their bits."""
 
     data: np.ndarray[Any, Any]
-    dtype: str  # float64, float32, float16, bfloat16; int64
+    dtype: str  # float64, float32, float16, bfloat16; int64; int8, int16, float8_e4m3
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -28,21 +31,24 @@ class Stored:
         return self if self.data.flags.owndata else Stored(self.data.copy(), self.dtype)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """As numpy has it; bfloat16 as that of ml_dtypes where it is installed, else as float32 (no bit is lost)."""
-        if self.dtype != "bfloat16":
+        """As numpy has it; bfloat16 as that of ml_dtypes where it is installed, else as float32 (no bit is lost); float8_e4m3
+        as that of ml_dtypes, else as its bits."""
+        if self.dtype not in AS_BITS:
             return self.data
         try:
             import ml_dtypes
         except ImportError:
-            return (self.data.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return self.data.view(ml_dtypes.bfloat16)
+            is_bfloat16 = self.dtype == "bfloat16"
+            return (self.data.astype(np.uint32) << np.uint32(16)).view(np.float32) if is_bfloat16 else self.data
+        return self.data.view(ml_dtypes.bfloat16 if self.dtype == "bfloat16" else ml_dtypes.float8_e4m3fn)
 
     def torch(self, device: Any = "cpu") -> Any:
         """A copy as a torch tensor on `device`."""
         import torch
 
         tensor = torch.from_numpy(self.data.view(np.int16).copy() if self.dtype == "bfloat16" else self.data.copy())
-        return (tensor.view(torch.bfloat16) if self.dtype == "bfloat16" else tensor).to(device)
+        of_bits = {"bfloat16": torch.bfloat16, "float8_e4m3": torch.float8_e4m3fn}.get(self.dtype)
+        return (tensor if of_bits is None else tensor.view(of_bits)).to(device)
 
     def jax(self, device: Any = None) -> Any:
         """A copy as a JAX array. Raises ValueError for float64 without jax_enable_x64."""
@@ -58,6 +64,7 @@ def stored(tensor: Any, name: str) -> Stored:
 
     Nothing is converted; what lies contiguous in this machine's memory is not copied. Raises TypeError, beginning with
     `name`, for what is no tensor, has another element type, or no elements (traced by jax.jit, on the device meta).
+    A state_pool may hold codes, too.
 
     >>> stored(np.zeros((2, 3), np.float32), "q").shape
     (2, 3)
@@ -72,12 +79,13 @@ def stored(tensor: Any, name: str) -> Stored:
         array, dtype = _array_of(tensor)
     except Exception as error:  # each framework has its own
         raise TypeError(f"{name}: its elements cannot be had: {str(error).partition(chr(10))[0]}") from error
-    # "V2" is how numpy.savez stores bfloat16.
-    dtype = "bfloat16" if dtype == "bfloat16" or array.dtype == np.dtype("V2") else array.dtype.name
-    if dtype not in ELEMENT_TYPES:
-        raise TypeError(f"{name}: element type {array.dtype}; wanted {', '.join(ELEMENT_TYPES)}")
+    known = {"bfloat16": "bfloat16", "float8_e4m3fn": "float8_e4m3"}  # array may be their bits
+    dtype = known.get(dtype) or VOIDS.get(array.dtype, array.dtype.name)
+    taken = ELEMENT_TYPES + (CODES if name.endswith("state_pool") else ())
+    if dtype not in taken:
+        raise TypeError(f"{name}: element type {dtype}; wanted {', '.join(taken)}")
     native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-    return Stored((native.view(np.uint16) if dtype == "bfloat16" else native).reshape(array.shape), dtype)
+    return Stored(native.view(AS_BITS.get(dtype, native.dtype)).reshape(array.shape), dtype)
 
 
 def _array_of(tensor: Any) -> tuple[np.ndarray[Any, Any], str]:
@@ -90,9 +98,9 @@ def _array_of(tensor: Any) -> tuple[np.ndarray[Any, Any], str]:
         if isinstance(tensor, torch.Tensor):
             if hasattr(tensor, "full_tensor"):
                 raise TypeError("a distributed tensor; wanted tensor.full_tensor()")
-            is_bfloat16 = tensor.dtype == torch.bfloat16
             tensor = tensor.detach().contiguous()
-            return (tensor.view(torch.int16) if is_bfloat16 else tensor).numpy(force=True), str(tensor.dtype)[6:]
+            bits = {"torch.bfloat16": torch.int16, "torch.float8_e4m3fn": torch.uint8}.get(str(tensor.dtype))
+            return (tensor if bits is None else tensor.view(bits)).numpy(force=True), str(tensor.dtype)[6:]
     if not is_ours and hasattr(tensor, "__dlpack__"):
         tensor = jax.dlpack.from_dlpack(tensor) if jax is not None else np.from_dlpack(tensor)
     array = np.asarray(tensor)

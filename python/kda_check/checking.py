@@ -33,15 +33,15 @@ def check(
     """Judges what a kernel answered. Tensors are of torch, JAX, numpy or anything with DLPack, on any device, and go to
     the program as they are.
 
-    The answer: o [B,T,HV,V], final_state [N,HV,K,V] (beside state_pool all of the pool after the call), rings ({"ring_k": ...},
-    as they are afterwards), checkpoints [C,HV,K,V], and the gradients dq, dk, dv, dg, dbeta, dinitial_state, dA_log, ddt_bias,
-    derase, dwrite (with do or dht), any of them. stages: {"Aqk": ..., "h": ...}, what its chunks computed between
-    (`Fixture.of`): the report names the first that is wrong. compute: the precision of the operands of its products, fp64, fp32,
-    tf32, bf16 or fp16; limits follow from it, and without it that of o is assumed. The problem, as `Fixture.of` has it: q, k, v,
-    g, beta ... scale, gate. save: a file to keep both in. options: of `kda-check run`; with none of them our own variants run
-    beside. What of the answer they leave out is no pass. timeout: seconds. progress: True or False, whether to show how far it
-    is (tqdm, where it is installed); a function, called on another thread with the share that is done and what is being done;
-    without it shown at a terminal.
+    The answer: o [B,T,HV,V], final_state [N,HV,K,V] (beside state_pool all of the pool after the call, and final_scale: the
+    state_scale of a quantised one), rings ({"ring_k": ...}, as they are afterwards), checkpoints [C,HV,K,V], and the gradients
+    dq, dk, dv, dg, dbeta, dinitial_state, dA_log, ddt_bias, derase, dwrite (with do or dht), any of them. stages: {"Aqk": ...,
+    "h": ...}, what its chunks computed between (`Fixture.of`): the report names the first that is wrong. compute: the precision
+    of the operands of its products, fp64, fp32, tf32, bf16 or fp16; limits follow from it, and without it that of o is assumed.
+    The problem, as `Fixture.of` has it: q, k, v, g, beta ... scale, gate. save: a file to keep both in. options: of `kda-check
+    run`; with none of them our own variants run beside. What of the answer they leave out is no pass. timeout: seconds.
+    progress: True or False, whether to show how far it is (tqdm, where it is installed); a function, called on another thread
+    with the share that is done and what is being done; without it shown at a terminal.
 
     Raises TypeError and ValueError for what is no tensor, has no place or another shape, by name; InputError,
     UsageError, EnvironmentProblem, ProgramDied, ProgramTimeout (all KdaCheckError) for what the program says.
@@ -55,6 +55,8 @@ def check(
     """
     answer = {key: words.pop(key) for key in (*OUTPUTS, *GRADIENTS, *ABOUT, "stages") if key in words and key not in INPUTS}
     answer.update(words.pop("rings", None) or {})
+    if (scale := words.pop("final_scale", None)) is not None:
+        answer["state_scale"] = scale
     if words.get("state_pool") is not None and "final_state" in answer:
         answer["state_pool"] = answer.pop("final_state")
     answer["o"] = o

@@ -160,10 +160,11 @@ def fixture_of(
     unnamed = whose(path, chosen, answer)
     for name, entry in chosen.items():
         who, tensor, is_stage = parts_of(name)
-        answer_of = expected.setdefault(who or unnamed, {"compute": compute}) if is_stage or tensor in ANSWER else {}
+        is_answer = tensor in ANSWER and name not in PROBLEM  # a pool is both: WHO/state_pool is as it is afterwards
+        answer_of = expected.setdefault(who or unnamed, {"compute": compute}) if is_stage or is_answer else {}
         if is_stage:
             answer_of.setdefault("stages", {})[tensor] = entry.load()
-        elif tensor in ANSWER:
+        elif is_answer:
             answer_of[tensor] = entry.load()
         else:
             words[name] = entry.load() if name in PROBLEM else _scalar(path, name, entry)
@@ -179,7 +180,7 @@ def fixture_of(
 def whose(path: str, names: Collection[str], answer: str | None) -> str:
     """Who answered the tensors without a name before them: `answer`; else the one who has an answer that lacks them all.
     Where all have them, these are an answer of its own. Raises InputError where it may be one of several."""
-    unnamed = {name for name in names if name in ANSWER}
+    unnamed = {name for name in names if name in ANSWER and name not in PROBLEM}
     parts = [parts_of(name) for name in names]
     others = dict.fromkeys(who for who, tensor, is_stage in parts if who and (is_stage or tensor in ANSWER))
     lacking = [who for who in others if not any(f"{who}/{tensor}" in names for tensor in unnamed)]

@@ -22,9 +22,10 @@ from ._tensors import Stored, offsets, stored
 # Axes by letter: batch, tokens, heads of q and k and of v (J), widths of keys and values, states, slots of pools (Z, Y),
 # rows of rings (R), checkpoints (C), rows (X) and number (M) of chunks. S is K, V or V, K.
 RINGS = {"ring_k": "ZRHK", "ring_v": "ZRJV", "ring_u": "ZRJV", "ring_g": "ZRJK", "ring_beta": "ZRJ"}
+BESIDE_POOL = ("state_scale", *RINGS)  # what a call on a pool changes, too
 INPUTS = {"q": "BTHK", "k": "BTHK", "v": "BTJV", "g": "BTJK", "beta": "BTJ", "erase": "BTJK", "write": "BTJV",
-          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "state_source": "YJS", **RINGS,
-          "do": "BTJV", "dht": "NJS"}  # fmt: skip
+          "A_log": "J", "dt_bias": "P", "initial_state": "NJS", "state_pool": "ZJS", "state_scale": "ZJ**", "state_source": "YJS",
+          **RINGS, "do": "BTJV", "dht": "NJS"}  # fmt: skip
 # One log decay for all K of a head; a beta for each column of V.
 OTHER_AXES = {"g": "BTJ", "beta": "BTJV", "ring_g": "ZRJ", "ring_beta": "ZRJV"}
 STRENGTHS = {"erase", "write"}  # in place of beta
@@ -32,9 +33,9 @@ STRENGTHS = {"erase", "write"}  # in place of beta
 WHOLE_NUMBERS = {"cu_seqlens": 1, "state_indices": 2, "output_indices": 2, "num_accepted_tokens": 1, "has_initial_state": 1,
                  "checkpoint_tokens": 1, "checkpoint_sequence": 1, "ring_length": 1, "ring_base": 1}  # fmt: skip
 LOSS: dict[str, str] = {"o": "do", "final_state": "dht"}
-OUTPUTS = {"o": "BTJV", "final_state": "NJS", "checkpoints": "CJS", "state_pool": "ZJS", **RINGS}
+OUTPUTS = {"o": "BTJV", "final_state": "NJS", "checkpoints": "CJS", "state_pool": "ZJS", "state_scale": "ZJ**", **RINGS}
 GRADIENTS = {f"d{name}": axes for name, axes in INPUTS.items() if name not in ("do", "dht") and axes[0] not in "ZY"}
-STATES = {name for name, axes in {**INPUTS, **OUTPUTS, **GRADIENTS}.items() if "S" in axes}
+STATES = {name for name, axes in {**INPUTS, **OUTPUTS, **GRADIENTS}.items() if {"S", "*"} & set(axes)}
 NAMES = {"J": "HV", "P": "HV*K", "D": "K", "Z": "slots", "Y": "slots", "C": "checkpoints", "R": "rows of a ring",
          "X": "chunk_size", "M": "chunks"}  # fmt: skip
 # Of an answer, in chunks of options/chunk_size (docs/kda.md, "Stages").
@@ -98,6 +99,8 @@ class Fixture:
         checkpoint_side: str | None = None,
         ring_flush: int | None = None,
         ring_folds_call: bool | None = None,
+        largest_code: float | None = None,
+        code_rounding: str | None = None,
         chunk_size: int = 64,
         name: str = "problem",
         description: str = "",
@@ -115,6 +118,8 @@ class Fixture:
         "negative", "nonpositive", "negative_tokens"; padding_output: "zero", "untouched", "unspecified" (docs/serving.md).
         Where writes since these states are in rings: ring_k [slots,R,H,K], ring_g, and ring_v and ring_beta or ring_u;
         ring_length [N], ring_base [N]; ring_flush: of how many rows on a ring is folded; ring_folds_call.
+        A state_pool in int8, int16 or float8_e4m3 holds codes; state_scale [slots,HV,...] in float32 has for each of the last
+        axes an extent that divides that of the pool; largest_code: a scale is the largest magnitude of its block over it.
         has_initial_state [N]: false where a sequence starts from zero, whatever its state or slot holds.
         States inside sequences that are asked for: checkpoint_tokens [C], counted from the start of their sequences,
         checkpoint_sequence [C]; or checkpoint_every and checkpoint_side: "before" every block of so many tokens, or
@@ -123,9 +128,9 @@ class Fixture:
         and lower_bound say.
         scale: 1/sqrt(K) without. Flags: qk_l2norm, beta_sigmoid, allow_neg_eigval, state_v_first, safe_gate.
         expected: {who: {"o": ..., "final_state": ..., "checkpoints": ..., "dq": ..., "compute": "bf16"}}; checkpoints are
-        [C,HV,K,V], or FLA's h [B,NT,HV,K,V]; of a call on a pool state_pool, and rings as they are afterwards. With "stages":
-        {"Aqk": ..., "h": ...} what the chunk form computed between (docs/kda.md has names and shapes), in chunks of chunk_size,
-        and "g_cumsum_base" "e" where g_cumsum is not in powers of two.
+        [C,HV,K,V], or FLA's h [B,NT,HV,K,V]; of a call on a pool state_pool, state_scale and rings as they are afterwards. With
+        "stages": {"Aqk": ..., "h": ...} what the chunk form computed between (docs/kda.md has names and shapes), in chunks of
+        chunk_size, and "g_cumsum_base" "e" where g_cumsum is not in powers of two.
 
         Raises TypeError for what is missing, no tensor, of another kind or without a place, ValueError for shapes,
         InputError for an option that the program would refuse; all by name.
@@ -145,6 +150,8 @@ class Fixture:
             raise TypeError("beta beside erase and write, which stand in its place")
         if ("state_pool" in given) != ("state_indices" in given):
             raise TypeError("missing: state_pool or state_indices, one without the other")
+        if "state_scale" in given and "state_pool" not in given:
+            raise TypeError("missing: state_pool, of which state_scale is")
         inputs = {
             key: offsets(x, key, WHOLE_NUMBERS[key]) if key in WHOLE_NUMBERS else _stored(x, key)
             for key, x in given.items()
@@ -152,7 +159,8 @@ class Fixture:
         gate = gate or ("lower_bound" if lower_bound is not None else "softplus" if "A_log" in inputs else "none")
         said = {"gate": gate, "chunk_size": chunk_size, **flags, "lower_bound": lower_bound, "padding_slots": padding_slots,
                 "padding_output": padding_output, "checkpoint_every": checkpoint_every,
-                "checkpoint_side": checkpoint_side, "ring_flush": ring_flush, "ring_folds_call": ring_folds_call}  # fmt: skip
+                "checkpoint_side": checkpoint_side, "ring_flush": ring_flush, "ring_folds_call": ring_folds_call,
+                "largest_code": largest_code, "code_rounding": code_rounding}  # fmt: skip
         options = of_problem({**said, "scale": scale}, "A_log" in inputs)
         about = {label(key, "what is in provenance"): x if isinstance(x, (int, float)) else str(x)
                  for key, x in mapping(provenance or {}, "provenance").items()}  # fmt: skip
@@ -188,6 +196,8 @@ class Fixture:
         if elsewhere in tensors:
             other = "state_pool, all of it afterwards" if elsewhere == "final_state" else "final_state: there is no pool"
             raise ValueError(f"{who}: no place for {elsewhere}; wanted {other}")
+        if len({"state_pool", "state_scale"} & set(tensors)) == 1 and "state_scale" in self.inputs:
+            raise ValueError(f"{who}: one of state_pool and state_scale; wanted both, as they are afterwards")
         lost = [key for key in tensors if key in GRADIENTS and key[1:] not in self.inputs]
         if lost or (set(tensors) & set(GRADIENTS) and not set(LOSS.values()) & set(self.inputs)):
             raise ValueError(f"{who}: {', '.join(lost)} of no input" if lost else f"{who}: gradients without do or dht")
@@ -262,6 +272,12 @@ class Fixture:
     def _check(self, name: str, tensor: Stored, axes: str, extents: Mapping[str, int]) -> None:
         letters = self._letters(axes)
         wanted = tuple(extents.get(letter, 0) for letter in letters)
+        if "*" in axes:  # of blocks: each divides the extent of the pool
+            pool = self.inputs["state_pool"].shape
+            divides = all(there > 0 and extent % there == 0 for there, extent in zip(tensor.shape[2:], pool[2:]))
+            if len(tensor.shape) != 4 or tensor.shape[:2] != wanted[:2] or not divides:
+                raise ValueError(f"{name}: shape {tensor.shape}; wanted slots and heads of state_pool {pool}, and two divisors")
+            return
         if tensor.shape != wanted and (axes != "P" or tensor.shape != (extents["J"], extents["D"])):
             named = ",".join(NAMES.get(letter, letter) for letter in letters)
             raise ValueError(f"{name}: shape {tensor.shape}; wanted [{named}] = {wanted}, as the other tensors have it")
@@ -305,7 +321,8 @@ class Fixture:
             expected[who] = Answer(group.tensors(), about, group.group("stages").tensors())
         name, description = (str(root.attributes.get(key, "")) for key in ("name", "description"))
         inputs, options, provenance = (root.group(key) for key in ("inputs", "options", "provenance"))
-        return cls(inputs.tensors(), options.attributes, expected, name, description, provenance.attributes)
+        given = {key: offsets(x, key, WHOLE_NUMBERS[key]) if key in WHOLE_NUMBERS else x for key, x in inputs.tensors().items()}
+        return cls(given, options.attributes, expected, name, description, provenance.attributes)
 
 
 def checkpoints_every(every: int, side: Value, lengths: Sequence[int]) -> list[tuple[int, int]]:

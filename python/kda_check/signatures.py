@@ -14,7 +14,7 @@ import numpy as np
 
 from ._names import printable
 from ._options import FLAGS, OPTIONS
-from .fixture import RINGS, checkpoints_every
+from .fixture import BESIDE_POOL, checkpoints_every
 
 TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "initial_state", "cu_seqlens",
            "has_initial_state", "state_source", "output_indices")
@@ -209,7 +209,7 @@ class Signature:
         if beside is not None:
             beside.update(self.left(arguments, returned))
         return self.answer(arguments, returned) if pool is None else self._pool_answer(
-            returned, buffers, pool, {key: problem[key] for key in RINGS if key in problem})
+            returned, buffers, pool, {key: problem[key] for key in BESIDE_POOL if key in problem})
 
     def own(self, kernel: Any, problem: Mapping[str, Any], given: Callable[[Any], Any]) -> Words:
         """Of what tensors can carry in its place, scale and state_v_first: that which the kernel has always, as it is
@@ -264,14 +264,14 @@ class Signature:
             problem["inplace_final_state"] = True
         return {**problem, **{str(table[key]): x for key, x in given.items()}}
 
-    def _pool_answer(self, returned: Any, buffers: Mapping[str, Any], pool: Any, rings: Words) -> Words:
-        """o, the pool, what is returned in its shape, else that which was given, written in place; and rings, in place."""
+    def _pool_answer(self, returned: Any, buffers: Mapping[str, Any], pool: Any, beside: Words) -> Words:
+        """o, the pool, what is returned in its shape, else that which was given, written in place; and what is beside it."""
         items = returned if isinstance(returned, (tuple, list)) else (returned,)
         found = {name: item for name, item in zip(self.results, items) if item is not None}
         found.update({name: buffers[name] for name in self.outputs.values() if name == "o"})
         final = found.pop("final_state", None)
         whole = final is not None and tuple(final.shape) == tuple(pool.shape)
-        return self.to_answer({**found, **rings, "state_pool": final if whole else pool})
+        return self.to_answer({**found, **beside, "state_pool": final if whole else pool})
 
 
 def takes_any(taken: Mapping[str, Any]) -> bool:

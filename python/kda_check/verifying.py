@@ -23,7 +23,7 @@ from ._options import of_problem
 from ._progress import Progress, Told, shown
 from ._tensors import Stored, stored
 from .checking import ALONE, judge
-from .fixture import INPUTS, LOSS, RINGS, STATES, WHOLE_NUMBERS, Fixture
+from .fixture import BESIDE_POOL, INPUTS, LOSS, STATES, WHOLE_NUMBERS, Fixture
 from .report import RANKS, Report, not_kept
 from .signatures import FLA, Signature, Unsupported, Words
 
@@ -352,8 +352,8 @@ class Caller:
 
         def call(more: Mapping[str, Any]) -> Words:
             given = {**inputs, **more}
-            if "state_pool" in given:  # it may be written in place, as rings are: in a copy
-                given.update({key: self.given(fixture.inputs[key]) for key in ("state_pool", *RINGS) if key in given})
+            if "state_pool" in given:  # it may be written in place, as its scale and rings are: in a copy
+                given.update({key: self.given(fixture.inputs[key]) for key in ("state_pool", *BESIDE_POOL) if key in given})
             elif self.signature.in_place:
                 given["initial_state"] = self.given(fixture.inputs.get("initial_state", empty["final_state"]))
             return self.signature.call(self.kernel, {**given, **fixture.options}, buffers, self.left)

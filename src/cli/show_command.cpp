@@ -135,7 +135,8 @@ struct Showing {
     if (file.header().slots) {
       const kda::SlotTable& table = *file.header().slots;
       lines.push_back(fmt::format(
-          "a call on a pool of {} slots, {}{}{}{}{}{}; padding: {}", file.input("state_pool")->shape[0],
+          "a call on a pool of {} slots{}, {}{}{}{}{}{}; padding: {}", file.input("state_pool")->shape[0],
+          table.quantisation ? fmt::format(" in {}", file.input("state_pool")->type_text) : "",
           table.columns == 0 ? "one for each sequence" : fmt::format("{} for each sequence", table.columns),
           table.accepted.empty() ? "" : ", by num_accepted_tokens",
           table.has_state.empty() ? "" : ", by has_initial_state",

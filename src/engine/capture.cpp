@@ -75,7 +75,7 @@ fixture::ExpectedAnswer expected_answer(const Shot& shot, const kda::Outline& ou
   answer.implementation = plan::implementation_text(variant, shot.options, outline);
   answer.compute = kda::compute_format(variant, shot.options.dtype, shot.options.arithmetic);
   for (const auto& [name, tensor] : shot.tensors)
-    if (kda::is_ring(name) || plan::has(shot.item->tensors, kda::in_ordinary_form(name)))
+    if (kda::is_beside_pool(name) || plan::has(shot.item->tensors, kda::in_ordinary_form(name)))
       answer.tensors.push_back(&tensor);
   answer.g_cumsum_in_powers_of_two = shot.options.arithmetic.gates != kda::Gates::natural;
   if (shot.with_stages)

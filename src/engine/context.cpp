@@ -178,6 +178,7 @@ Answered Context::computed(const plan::Answer& who, kda::Pass pass) {
     std::unique_lock<std::mutex> one;
     if (kda::is_on_gpu(variant)) one = alone_on_gpu();
     answered.tensors = kda::run_pass(pass, variant, problem_, options_of(who));
+    allow_for_codes(problem_, answered.tensors);  // where it stores them itself
   } catch (const Error& error) {
     // One that fails takes nobody else's answer with it.
     if (error.kind() == ErrorKind::internal || error.kind() == ErrorKind::usage) throw;
@@ -196,7 +197,7 @@ Answered Context::recorded(const plan::Answer& who, kda::Pass pass) const {
     if (const fixture::DatasetInfo* const info = group.tensor(name))
       answered.tensors.emplace(fixture::leaf(info->path), source_.read(*info));
   if (problem_.pool)
-    for (const auto& [name, ring] : problem_.pool->ring)
+    for (const std::string& name : kda::beside_pool(*problem_.pool))
       if (const fixture::DatasetInfo* const info = group.tensor(name))
         answered.tensors.emplace(name, source_.read(*info));
   if (problem_.pool) answered.tensors = of_ordinary_form(problem_, std::move(answered.tensors));

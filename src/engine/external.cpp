@@ -40,15 +40,16 @@ const kda::Problem& asked_as(const kda::Problem& problem) {
 std::vector<std::string> names_of(const kda::Problem& problem, kda::Pass pass) {
   if (problem.pool && pass == kda::Pass::forward) {
     std::vector<std::string> names{"o", "state_pool"};
-    for (const auto& [name, ring] : problem.pool->ring) names.push_back(name);
+    for (const std::string& name : kda::beside_pool(*problem.pool)) names.push_back(name);
     return names;
   }
   return kda::tensors_of(pass, problem);
 }
 
-/// Pool or ring, which a kernel changes in place; null: neither.
+/// Pool, scale or ring, which a kernel changes in place; null: none of them.
 const Tensor* in_place(const kda::Problem& problem, const std::string& name) {
-  if (name == "state_pool") return &problem.pool->states;
+  if (name == "state_pool") return &problem.pool->stored();
+  if (name == "state_scale") return &problem.pool->scale;
   return kda::is_ring(name) ? &problem.pool->ring.at(name) : nullptr;
 }
 

@@ -222,6 +222,11 @@ void try_law(Context& context, const plan::Case& item, report::CaseResult& resul
   result.reason = broken_premise(law, subject, context.plan().answers[*item.answer]);
   if (!result.reason.empty()) return;
   const Answered& reference = context.answer(*item.answer, item.pass);
+  if (reference.tensor("state_scale") != nullptr &&
+      (law.name != "repeat" || context.plan().answers[*item.answer].is_computed())) {
+    result.reason = "states are codes between calls";
+    return;
+  }
   context.progress(fmt::format("{} {}: {}", reference.name, numeric::name_of(reference.dtype), law.name));
   check_complete(reference, context.problem());
   Trials trials(context, reference, item);

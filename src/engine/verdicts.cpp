@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -231,7 +232,9 @@ class Round {
     for (std::size_t i = 0; i < pairings_.size(); ++i)
       if (const Tensor* const pool = pairings_[i].got->tensor("state_pool");
           pool != nullptr && plan::has(pairings_[i].tensors, "final_state")) {
-        judge_slots_left_alone(*pool, findings_.cases[cases_[i]]);
+        report::CaseResult& result = findings_.cases[cases_[i]];
+        judge_slots_left_alone(*pool, result);
+        if (pairings_[i].got->tensor("state_scale") != nullptr) judge_scales(*pairings_[i].got, result);
         name_fault_of(i);
       }
     if (context_.problem().pool)
@@ -358,7 +361,7 @@ class Round {
   /// Of a pool as it is after a call: what nobody stored to must be what it was.
   void judge_slots_left_alone(const Tensor& after, report::CaseResult& result) const {
     const kda::PoolCall& call = *context_.problem().pool;
-    const Tensor& before = call.states;
+    const Tensor& before = call.stored();
     const std::vector<std::size_t> alone = kda::slots_left_alone(call);
     if (alone.empty()) return;
     const std::size_t bytes = after.bytes() / call.slots();
@@ -392,6 +395,82 @@ class Round {
     const auto reader = std::ranges::find(call.pieces, slot, &kda::PoolPiece::from);
     if (call.table.outputs.empty() || call.source || reader == call.pieces.end()) return {};
     return fmt::format("sequence {} reads and ", reader->tokens.index);
+  }
+
+  /// Of the scales of a quantised pool: those of slots that are stored to are that of the largest magnitude
+  /// of their block, as far as a state may err; others, and fixed ones, are what they were.
+  void judge_scales(const Answered& got, report::CaseResult& result) const {
+    const kda::PoolCall& call = *context_.problem().pool;
+    const std::string name = "state_scale";
+    const Tensor &after = *got.tensor(name), &states = *got.tensor("state_in_fp64"),
+                 right = kda::right_scale(call, call.pieces, states);
+    Tensor expected = right.clone();
+    const auto state = std::ranges::find(result.tensors, "final_state", &report::TensorResult::name);
+    double squares = 0;
+    for (std::size_t i = 0; i < states.size(); ++i) squares += states.value(i) * states.value(i);
+    constexpr double of_one_element = 32, also = 0x1p-20;  // of what all may err by; of rounding the scale
+    const double largest = call.table.quantisation->largest,
+                 error = of_one_element * rms_limit(*state) *
+                         std::sqrt(squares / static_cast<double>(states.size()));
+    const auto is_near = [&](std::size_t i, std::size_t other) {
+      return std::fabs(after.value(i) - right.value(other)) <= error / largest + also * right.value(other);
+    };
+    const std::vector<std::size_t> alone = kda::slots_left_alone(call);
+    const std::size_t per_slot = after.size() / call.slots();
+    const auto is_alone = [&](std::size_t i) { return std::ranges::binary_search(alone, i / per_slot); };
+    for (std::size_t i = 0; i < after.size() && largest > 0; ++i)  // of a block of zeros any will do
+      if (!is_alone(i) && (is_near(i, i) || right.value(i) == 0)) expected.set(i, after.value(i));
+    const bool v_first = call.problem.options.state_v_first;
+    report::TensorResult judgement =
+        judged_by_bits({name, after.shape(), after.dtype(), v_first}, after, expected,
+                       comparison_options({}, context_.resources().threads, false), Sameness::data, true,
+                       "scales after a call");
+    const auto place = [&](std::size_t i) {
+      return kda::place(name, tensor::index_of(after.shape(), i), v_first);
+    };
+    std::size_t wrong = 0;
+    while (wrong < after.size() && std::memcmp(after.at(wrong), expected.at(wrong), sizeof(float)) == 0)
+      ++wrong;
+    if (judgement.verdict == judge::Verdict::fail && wrong < after.size()) {
+      std::string why;
+      std::size_t other = wrong - wrong % per_slot;
+      while (other / per_slot == wrong / per_slot && !is_near(wrong, other)) ++other;
+      if (is_alone(wrong))
+        why = fmt::format("was written, and no row stores to slot {}", wrong / per_slot);
+      else if (largest == 0)
+        why = "was written, and scales are fixed";
+      else
+        why =
+            fmt::format("is {:.4g} times the largest magnitude of its block / {:g}{}",
+                        after.value(wrong) / right.value(wrong), largest,
+                        after.value(wrong) == call.scale.value(wrong) ? ", as it was before the call"
+                        : other / per_slot == wrong / per_slot ? fmt::format(", as {} is to be", place(other))
+                                                               : "");
+      judgement.reason = fmt::format("{} {}; {}", place(wrong), why, judgement.reason);
+    }
+    if (state->verdict == judge::Verdict::fail)
+      state->reason += saturated(*got.tensor("state_pool"), states, right);
+    result.tensors.push_back(std::move(judgement));
+  }
+
+  /// "; 3 codes are ...": at the end of their format, where their states are not by the right scales.
+  std::string saturated(const Tensor& codes, const Tensor& states, const Tensor& scale) const {
+    const kda::PoolCall& call = *context_.problem().pool;
+    const kda::CodeFormat format = call.table.quantisation->format;
+    const std::vector<std::size_t> blocks = kda::blocks_of(codes.shape(), scale.shape());
+    const double most = kda::largest_code(format), step = 2 * kda::half_step(format, most);
+    std::vector<std::size_t> found;
+    for (std::size_t p = 0, size = blocks.size(); p < call.pieces.size(); ++p)
+      for (std::size_t i = 0, to = call.pieces[p].to; i < size && call.pieces[p].is_stored(); ++i)
+        if (std::fabs(codes.value(to * size + i)) >= most &&
+            std::fabs(states.value(p * size + i)) <
+                (most - step) * scale.value(to * (scale.size() / call.slots()) + blocks[i]))
+          found.push_back(to * size + i);
+    if (found.empty()) return {};
+    return fmt::format("; {} code{} at the end of {} where the state is not, the first at {}", found.size(),
+                       found.size() == 1 ? " is" : "s are", kda::name_of(format),
+                       kda::place("state_pool", tensor::index_of(codes.shape(), found.front()),
+                                  call.problem.options.state_v_first));
   }
 
   /// Of a ring as it is after a call: what is written there is a copy of the call's input, and what the next
@@ -465,14 +544,14 @@ class Round {
       first->reason += "; " + why;
   }
 
-  /// The first tensor that fails, but for rings, which say it themselves; the end where none does, or the
-  /// output is ours, or compared with another.
+  /// The first tensor that fails, but for rings and scales, which say it themselves; the end where none does,
+  /// or the output is ours, or compared with another.
   template <class Tensors>
   auto failed_of_somebody(std::size_t pairing, Tensors& tensors) const {
     const Pairing& of = pairings_[pairing];
     if (of.expected != nullptr || of.got->role == report::Role::variant) return tensors.end();
     return std::ranges::find_if(tensors, [](const report::TensorResult& tensor) {
-      return tensor.verdict == judge::Verdict::fail && !kda::is_ring(tensor.name);
+      return tensor.verdict == judge::Verdict::fail && !kda::is_beside_pool(tensor.name);
     });
   }
 

@@ -232,7 +232,7 @@ class Judged {
       Names left;
       for (const fixture::DatasetInfo& info : group.tensors)
         if (const std::string_view name = fixture::leaf(info.path);
-            name == "ring_u" || (!kda::is_ring(name) && !has(compared, kda::in_ordinary_form(name))))
+            name == "ring_u" || (!kda::is_beside_pool(name) && !has(compared, kda::in_ordinary_form(name))))
           left.emplace_back(name == "ring_u" ? "what the call writes to ring_u" : name);
       if (!group.stages.empty() && !request_.stages) left.emplace_back("stages");
       if (!group.stages.empty() && request_.stages && request_.chunk_size.value_or(of_file) != of_file)

@@ -42,6 +42,12 @@ std::optional<MadeOutput> MadeOutput::of(const kda::RegimeRequest& regime, const
       const bool is_in_pool = problem.has_pool && tensor == "final_state";
       fixture::DatasetInfo& info = group.tensors.emplace_back();
       info.path = fmt::format("/expected/{}/{}", group.name, is_in_pool ? "state_pool" : tensor);
+      if (is_in_pool && regime.settings.count("codes") > 0) {
+        info.dtype = numeric::DType::fp32;
+        group.tensors.push_back(info);
+        group.tensors.back().path = fmt::format("/expected/{}/state_scale", group.name);
+        continue;
+      }
       info.dtype = is_in_pool ? problem.dtype_of("initial_state") : kda::dtype_of(tensor, problem, dtype);
     }
   return made;

@@ -190,6 +190,14 @@ def ring(*gone, indices=(1,), answer=None, **changed):
     return pool(np.array(indices), answer, **{key: data for key, data in inputs.items() if key not in gone})
 
 
+def codes(dtype=np.int8, scale=(4, HV, K, 1), answer=None, **more):
+    """A call of one sequence on a pool of codes."""
+    def change(file):
+        pool(np.array([1]), answer, **{"state_scale": values(scale), **more})(file)
+        replace(file, "inputs/state_pool", np.ones((4, HV, K, V), dtype))
+    return change
+
+
 def pool(indices, answer=None, **more):
     """A call of one sequence on a pool of four slots."""
     def change(file):
@@ -197,7 +205,7 @@ def pool(indices, answer=None, **more):
         if indices is not None:
             file["inputs/state_indices"] = indices
         for key, data in more.items():
-            if key in ("padding_slots", "ring_flush"):
+            if key in ("padding_slots", "ring_flush", "largest_code", "code_rounding"):
                 file["options"].attrs[key] = data
             else:
                 file[f"inputs/{key}"] = data
@@ -320,6 +328,17 @@ def main():
     bad("ring_flush_negative", "options/ring_flush is -1; wanted at least 0", ring(ring_flush=-1))
     bad("ring_answer_dtype", "expected/somebody/ring_k is in fp64 but inputs/ring_k is in fp32", ring(answer=("ring_k", values((4, 5, H, K)).astype(np.float64))))
 
+    bad("codes_without_scale", "inputs/state_pool is in int8 and inputs/state_scale is missing", lambda f: (codes()(f), f.pop("inputs/state_scale")))
+    bad("scale_without_codes", "inputs/state_pool is in fp32 and inputs/state_scale is there", codes(np.float32))
+    bad("scale_alone", "inputs/state_scale is there but inputs/state_pool is missing", put("inputs/state_scale", values((4, HV, K, 1))))
+    bad("scale_blocks", "inputs/state_scale is [4,1,3,1] but inputs/state_pool is [4,1,4,5]", codes(scale=(4, HV, 3, 1)))
+    bad("scale_dtype", "inputs/state_scale is in fp16; wanted fp32", codes(state_scale=values((4, HV, K, 1), np.float16)))
+    bad("codes_unsigned", "inputs/state_pool holds 8-bit unsigned integer", codes(np.uint8))
+    bad("codes_rounding", 'options/code_rounding is "stochastic"; wanted nearest', codes(code_rounding="stochastic"))
+    bad("codes_largest", "options/largest_code is 128; wanted 0 (scales are fixed) to 127", codes(largest_code=128.0))
+    bad("codes_source", "inputs/state_source is there beside inputs/state_scale", codes(state_source=values((4, HV, K, V))))
+    bad("codes_answer_dtype", "expected/somebody/state_pool is in int16 but inputs/state_pool is in int8", codes(answer=("state_pool", np.zeros((4, HV, K, V), np.int16))))
+    bad("codes_answer_alone", "expected/somebody has one of state_pool and state_scale", codes(answer=("state_pool", np.zeros((4, HV, K, V), np.int8))))
     bad("foreign_ring", "inputs/hist_len is a ring of writes by another name than ring_k, ring_v or ring_u, ring_g, ring_beta, ring_length, which the format has no place for", put("inputs/hist_len", np.array([3], np.int32)))
 
     bad("external_link", "a link into another file", external_link)

@@ -1,6 +1,8 @@
 // Kernels that are wrong in their pool break the laws of the life of a state, and no other law.
 #include "hypotheses/naming/pool_faults.hpp"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <numeric>
 #include <set>
@@ -129,6 +131,21 @@ TEST_CASE("kernels that are wrong in their rings break the laws of rings, and no
   }
   for (const char* const more : {"", ",flush=2", ",flush=2,folds_call=1", ",solved=1"})
     CHECK(broken_by({}, call(more, false), laws).empty());
+}
+
+TEST_CASE("kernels that are wrong in codes or scales fail beside the oracle, which right ones do not",
+          "[pool]") {
+  for (const char* const codes : {"codes=1", "codes=2,scales=1", "codes=3,drafts=3"}) {
+    const kda::Problem problem =
+        kda::parse_regime(fmt::format("serve:{},sequences=6,K=8,V=8,H=1,dtype=fp32", codes)).build();
+    INFO(codes);
+    CHECK(broken_by({}, problem).empty());
+    for (const PoolFault& fault : hypotheses::pool_faults()) {
+      INFO(fault.name);
+      if (fault.quantiser || std::string_view(fault.name).starts_with("scale_of_"))
+        CHECK(broken_by(fault, problem) == "oracle ");
+    }
+  }
 }
 
 TEST_CASE("a kernel that stores in the pool itself, and rightly, breaks no law", "[invariants][pool]") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "kda/problem/excerpt.hpp"
@@ -62,6 +63,14 @@ bool is_no_draft(const PoolCall& call, const PoolPiece&) { return call.table.col
 bool any(const PoolCall&, const PoolPiece&) { return true; }
 bool has_outputs(const PoolCall& call) { return !call.table.outputs.empty(); }
 bool has_source(const PoolCall& call) { return call.source.has_value(); }
+bool is_quantised(const PoolCall& call) { return call.is_quantised(); }
+std::size_t scales_of_slot(const PoolCall& call) { return call.scale.size() / call.slots(); }
+/// Which has a scale for each row or column, of as many.
+bool has_axis(const PoolCall& call) {
+  if (!call.is_quantised()) return false;
+  const tensor::Shape &codes = call.codes.shape(), &scale = call.scale.shape();
+  return codes[2] == codes[3] && (scale[2] > 1) != (scale[3] > 1);
+}
 bool has_rings(const PoolCall& call) { return !call.ring.empty(); }
 bool is_folded(const PoolCall& call, const PoolPiece& piece) {
   const kda::RingTable& ring = call.table.ring;
@@ -140,6 +149,29 @@ PoolFault replays(const char* name, const char* what, void (*change)(const PoolC
   PoolFault fault = slots(name, what, any, change);
   fault.needs = has_rings;
   return fault;
+}
+/// What is wrong with codes and scales that are stored.
+PoolFault quantises(const char* name, const char* what,
+                    kda::Quantiser (*quantiser)(const PoolCall&, const Pieces&, const Tensor&)) {
+  return {.name = name, .what = what, .quantiser = quantiser, .needs = is_quantised};
+}
+/// By which scale, of those of all slots, a code is read: that of `block` of its slot, or another.
+PoolFault reads_scale(const char* name, const char* what, bool (*needs)(const PoolCall&),
+                      std::size_t (*scale)(const PoolCall&, std::size_t slot, std::size_t block,
+                                           std::size_t element)) {
+  return {.name = name,
+          .what = what,
+          .reads =
+              [scale](const PoolCall& call, const Pieces& pieces, Tensor& states) {
+                const std::vector<std::size_t> blocks =
+                    kda::blocks_of(call.codes.shape(), call.scale.shape());
+                for (std::size_t p = 0, at = 0; p < pieces.size(); ++p)
+                  for (std::size_t i = 0; i < blocks.size(); ++i, ++at)
+                    if (!pieces[p].from_zero)
+                      states.set(at, call.codes.value(pieces[p].from * blocks.size() + i) *
+                                         call.scale.value(scale(call, pieces[p].from, blocks[i], i)));
+              },
+          .needs = needs};
 }
 PoolFault behind(const char* name, const char* what, void (*change)(const PoolCall&, Tensor& pool)) {
   return {.name = name, .what = what, .behind = change};
@@ -373,6 +405,36 @@ std::vector<PoolFault> all_faults() {
                 const std::vector<std::size_t> held = p.held;
                 if (is_folded(call, p)) p.held.insert(p.held.end(), held.begin(), held.end());
               }),
+      reads_scale("scale_of_next_slot", "codes are read by the scale of the next slot", is_quantised,
+                  [](const PoolCall& call, std::size_t slot, std::size_t block, std::size_t) {
+                    return (slot + 1) % call.slots() * scales_of_slot(call) + block;
+                  }),
+      reads_scale("scale_of_other_axis", "codes are read by the scale of the other axis", has_axis,
+                  [](const PoolCall& call, std::size_t slot, std::size_t, std::size_t element) {
+                    const tensor::Shape& scale = call.scale.shape();
+                    const std::size_t width = call.codes.shape()[3], height = call.codes.shape()[2],
+                                      row = element / width % height, column = element % width;
+                    return (slot * scale[1] + element / width / height) * scale[2] * scale[3] +
+                           (scale[2] > 1 ? column % scale[2] : row % scale[3]);
+                  }),
+      quantises("scale_not_updated", "states are stored by the scales that their slots had",
+                [](const PoolCall& call, const Pieces&, const Tensor&) {
+                  return kda::Quantiser{
+                      .scale = [&call](std::size_t at, double) { return call.scale.value(at); }};
+                }),
+      quantises("scale_before_update", "scales are those of the states before the call's tokens",
+                [](const PoolCall& call, const Pieces& pieces, const Tensor& read) {
+                  const auto before = std::make_shared<const Tensor>(kda::right_scale(call, pieces, read));
+                  return kda::Quantiser{
+                      .scale = [before](std::size_t at, double) { return before->value(at); }};
+                }),
+      quantises("codes_by_twice_the_scale", "scales of states are twice as large as they are to be",
+                [](const PoolCall&, const Pieces&, const Tensor&) {
+                  return kda::Quantiser{.scale = [](std::size_t, double right) { return 2 * right; }};
+                }),
+      quantises(
+          "codes_truncated", "codes are rounded towards zero",
+          [](const PoolCall&, const Pieces&, const Tensor&) { return kda::Quantiser{.truncates = true}; }),
       {.name = "ring_not_taken_back",
        .what = "tokens that were not accepted are replayed",
        .slots = [](const PoolCall& call, Pieces& pieces) { replay_what_was_taken_back(call, pieces); },
@@ -416,16 +478,26 @@ kda::Answer with_pool_fault(const PoolFault& fault, const kda::Problem& problem,
   kda::Answer answer = healthy.run(kda::of_pieces(call, pieces, states), options);
   if (has_rings(call)) answer.o = kda::rows_of(call, kda::output_of(call, answer.o, pieces), call.pieces);
   if (fault.stores) fault.stores(call, pieces, answer.final_state);
-  const Tensor stored = answer.final_state.converted_to(call.states.dtype());
-  answer.pool = call.states.clone();
-  const std::size_t bytes = call.states.bytes() / call.slots();
-  for (std::size_t p = 0; p < pieces.size(); ++p)
-    if (pieces[p].to < call.slots())
-      std::memcpy(slot_of(answer.pool, pieces[p].to), stored.data() + p * bytes, bytes);
+  if (call.is_quantised()) {
+    kda::QuantisedPool pool =
+        kda::quantised(call, pieces, answer.final_state,
+                       fault.quantiser ? fault.quantiser(call, pieces, states) : kda::Quantiser{});
+    answer.pool = std::move(pool.codes), answer.scale = std::move(pool.scale);
+  } else {
+    const Tensor stored = answer.final_state.converted_to(call.states.dtype());
+    answer.pool = call.states.clone();
+    const std::size_t bytes = call.states.bytes() / call.slots();
+    for (std::size_t p = 0; p < pieces.size(); ++p)
+      if (pieces[p].to < call.slots())
+        std::memcpy(slot_of(answer.pool, pieces[p].to), stored.data() + p * bytes, bytes);
+  }
   if (fault.behind) fault.behind(call, answer.pool);
   for (const PoolPiece& piece : call.pieces) stored_in.push_back(piece.is_stored() ? piece.to : 0);
-  Tensor found =
-      tensor::picked(answer.pool, 0, stored_in).named("final_state").converted_to(answer.final_state.dtype());
+  Tensor found = tensor::picked(call.is_quantised() ? kda::dequantised(answer.pool, answer.scale)
+                                                    : answer.pool.converted_to(answer.final_state.dtype()),
+                                0, stored_in)
+                     .named("final_state");
+  answer.final_state = answer.final_state.converted_to(found.dtype());
   for (std::size_t p = 0; p < pieces.size(); ++p)
     if (!call.pieces[p].is_stored())
       std::memcpy(slot_of(found, p), slot_of(answer.final_state, p), found.bytes() / pieces.size());

@@ -21,6 +21,9 @@ struct PoolFault {
   std::function<void(const kda::PoolCall&, const Pieces&, tensor::Tensor& states)> reads = {};
   std::function<void(const kda::PoolCall&, const Pieces&, tensor::Tensor& states)> stores = {};
   std::function<void(const kda::PoolCall&, tensor::Tensor& pool)> behind = {};
+  /// Of a quantised pool, by the states that are read.
+  std::function<kda::Quantiser(const kda::PoolCall&, const Pieces&, const tensor::Tensor& read)> quantiser =
+      {};
   bool (*needs)(const kda::PoolCall&) = nullptr;  ///< what other calls lack; null: nothing
   bool is_candidate = true;  ///< of naming; not where it depends on calls before, or is told row by row
 };

@@ -37,6 +37,9 @@ class Rows {
     if (!table.outputs.empty() && table.outputs.size() != outputs)
       refuse_call(fmt::format("inputs/output_indices has {} entries; wanted {} for {} sequences",
                               table.outputs.size(), outputs, sequences));
+    if (table.quantisation && (table.ring.rows > 0 || slots.read))
+      refuse_call(fmt::format("inputs/{} is there beside inputs/state_scale; wanted a quantised pool alone",
+                              slots.read ? "state_source" : "ring_k"));
     if (table.ring.rows > 0) {
       if (table.columns > 0)
         refuse_call("inputs/state_indices is [N,S] beside a ring; wanted [N]",
@@ -223,6 +226,14 @@ std::vector<PoolPiece> as_pieces(const std::vector<Sequence>& sequences) {
   return pieces;
 }
 
+/// Codes and scales that were handed in become states.
+void quantise(PoolCall& call) {
+  call.scale = std::move(call.scale).named("state_scale");
+  check_scale(call.states.shape(), call.scale.shape());
+  call.codes = std::exchange(call.states, {});
+  call.states = dequantised(call.codes, call.scale);
+}
+
 /// Whether the next piece has the tokens of this one, and more.
 bool goes_on(const std::vector<PoolPiece>& pieces, std::size_t p) {
   return p + 1 < pieces.size() && pieces[p + 1].tokens.index == pieces[p].tokens.index;
@@ -311,6 +322,7 @@ Problem ordinary_form(PoolCall call) {
   for (const Tensor* const pool : {&std::as_const(call.states), &call.read_from()})
     check_shape(pool->name(), "inputs/" + pool->name(), pool->shape(), call.problem.dimensions(),
                 call.problem.options.state_v_first);
+  if (call.table.quantisation) quantise(call);
   for (auto& [name, ring] : call.ring) {
     ring = std::move(ring).named(name);
     check_shape(name, "inputs/" + name, ring.shape(), call.problem.dimensions(), false);
@@ -366,7 +378,12 @@ Tensors of_call(const PoolCall& call, const Tensors& ordinary) {
   }
   if (const auto whole = ordinary.find("state_pool"); whole != ordinary.end()) {
     answer.emplace("state_pool", whole->second.clone());
-  } else if (const auto found = ordinary.find("final_state"); found != ordinary.end()) {
+    if (call.is_quantised()) answer.emplace("state_scale", ordinary.at("state_scale").clone());
+  } else if (const auto found = ordinary.find("final_state"); found == ordinary.end()) {
+  } else if (call.is_quantised()) {
+    QuantisedPool pool = quantised(call, call.pieces, found->second);
+    answer.emplace("state_pool", std::move(pool.codes)), answer.emplace("state_scale", std::move(pool.scale));
+  } else {
     Tensor pool = call.states.clone();
     const Tensor states = found->second.converted_to(pool.dtype());
     const std::size_t bytes = bytes_of_slot(pool);
@@ -393,12 +410,23 @@ Tensors of_ordinary_form(const PoolCall& call, Tensors answer) {
   if (const auto found = answer.find("state_pool"); found != answer.end()) {
     std::vector<std::size_t> slots;
     for (const PoolPiece& piece : call.pieces) slots.push_back(piece.is_stored() ? piece.to : 0);
-    Tensor states = tensor::picked(found->second, 0, slots).named("final_state");
+    const auto scale = answer.find("state_scale");
+    Tensor states = tensor::picked(scale != answer.end() ? dequantised(found->second, scale->second)
+                                                         : found->second.clone(),
+                                   0, slots)
+                        .named("final_state");
     for (std::size_t p = 0; p < call.pieces.size(); ++p)
       if (!call.pieces[p].is_stored()) zero_state(states, p);
     answer.insert_or_assign("final_state", std::move(states));
   }
   return answer;
+}
+
+std::vector<std::string> beside_pool(const PoolCall& call) {
+  std::vector<std::string> names;
+  if (call.is_quantised()) names.emplace_back("state_scale");
+  for (const auto& [name, ring] : call.ring) names.push_back(name);
+  return names;
 }
 
 std::vector<std::size_t> slots_left_alone(const PoolCall& call) {
@@ -433,7 +461,8 @@ std::string place_in_call(const PoolCall& call, std::string_view tensor, std::ve
 Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype) {
   if (problem.pool) {
     const PoolCall& call = *problem.pool;
-    PoolCall rounded{with_inputs_rounded_to(call.problem, dtype), call.states.clone(), call.table};
+    PoolCall rounded{with_inputs_rounded_to(call.problem, dtype), call.stored().clone(), call.table};
+    if (call.is_quantised()) rounded.scale = call.scale.clone();
     if (call.source) rounded.source = call.source->clone();
     for (const auto& [name, ring] : call.ring) {
       const bool is_rounded = name == "ring_k" || name == "ring_v" || name == "ring_u";

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kda/pool/quantised.hpp"
 #include "kda/pool/ring.hpp"
 #include "kda/problem/outline.hpp"
 #include "kda/problem/passes.hpp"
@@ -48,6 +49,7 @@ struct SlotTable {
   std::size_t output_columns = 0;
   PaddingOutput padding_output = PaddingOutput::unspecified;
   RingTable ring = {};
+  std::optional<Quantisation> quantisation = {};  ///< of a pool of codes
 
   bool operator==(const SlotTable&) const = default;
 };
@@ -95,9 +97,14 @@ struct PoolCall {
   Tensors ring = {};                          ///< ring_k and so on, where there are rings
   std::vector<PoolPiece> pieces = {};         ///< ordinary_form fills it in, and this
   std::vector<Sequence> padding = {};
+  tensor::Tensor scale = {};  ///< of a quantised pool; ordinary_form takes its codes out of `states`
+  tensor::Tensor codes = {};  ///< as numbers of fp32: states are those times the scale, in fp64
 
   const tensor::Tensor& read_from() const { return source ? *source : states; }
   std::size_t slots() const { return states.shape()[0]; }
+  bool is_quantised() const { return !codes.empty(); }
+  /// The pool as it is handed in.
+  const tensor::Tensor& stored() const { return is_quantised() ? codes : states; }
 };
 
 /// The states that pieces start from, one after the other.
@@ -114,8 +121,8 @@ Outline ordinary_form(const Outline& call, numeric::DType states, const std::vec
 tensor::Tensor output_of(const PoolCall& call, const tensor::Tensor& o, const std::vector<PoolPiece>& pieces);
 tensor::Tensor rows_of(const PoolCall& call, const tensor::Tensor& o, const std::vector<PoolPiece>& pieces);
 
-/// The tensors of a call: o in its shape, zero at padding, state_pool, and rings but ring_u; from those of
-/// its ordinary form.
+/// The tensors of a call: o in its shape, zero at padding, state_pool and its state_scale, and rings but
+/// ring_u; from those of its ordinary form.
 Tensors of_call(const PoolCall& call, const Tensors& ordinary);
 /// The other way round: o, zero at tokens of a ring, and final_state, as far as they are there. Pool and
 /// rings stay beside them, and o of padding that must be zero as padding_output. States that are stored
@@ -129,6 +136,10 @@ Problem with_inputs_rounded_to(const Problem& problem, numeric::DType dtype);
 
 /// What holds a tensor of that name of a call in its ordinary form: final_state for state_pool.
 std::string_view in_ordinary_form(std::string_view tensor);
+
+/// The other tensors that a call on a pool changes: rings, the scale.
+inline bool is_beside_pool(std::string_view tensor) { return is_ring(tensor) || tensor == "state_scale"; }
+std::vector<std::string> beside_pool(const PoolCall& call);
 
 /// Slots that nobody stores to: every bit of them must stay.
 std::vector<std::size_t> slots_left_alone(const PoolCall& call);

@@ -42,6 +42,7 @@ Tensors by_name(Answer answer) {
   tensors.emplace("final_state", std::move(answer.final_state));
   if (!answer.checkpoints.empty()) tensors.emplace("checkpoints", std::move(answer.checkpoints));
   if (!answer.pool.empty()) tensors.emplace("state_pool", std::move(answer.pool));
+  if (!answer.scale.empty()) tensors.emplace("state_scale", std::move(answer.scale));
   return tensors;
 }
 

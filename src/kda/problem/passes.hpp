@@ -29,7 +29,7 @@ numeric::DType dtype_of(std::string_view tensor, const Outline& problem, numeric
 /// What one pass yields, by name.
 using Tensors = std::map<std::string, tensor::Tensor, std::less<>>;
 Tensors clone(const Tensors& tensors);
-/// An answer as what the forward pass yields, and "state_pool" where it has a pool.
+/// An answer as what the forward pass yields, "state_pool" and "state_scale" where it has a pool.
 Tensors by_name(Answer answer);
 
 /// Why there are no gradients of a problem in this arithmetic; empty where there are.

@@ -154,11 +154,13 @@ void check_shape(std::string_view name, std::string_view object, const Shape& sh
                  const Dimensions& dimensions, bool state_v_first) {
   const TensorSpec* const spec = find_spec(name);
   if (spec == nullptr) return;
+  const auto is_own_to_say = [&](Axis axis) {
+    return axis == Axis::slot || axis == Axis::ring || axis == Axis::key_block || axis == Axis::value_block;
+  };
   const auto wanted_in = [&](bool v_first) {
     Shape wanted = expected_shape(*spec, dimensions, v_first);
     for (std::size_t axis = 0; axis < std::min(shape.size(), wanted.size()); ++axis)
-      if (spec->axes[axis] == Axis::slot || spec->axes[axis] == Axis::ring)
-        wanted[axis] = std::max<std::size_t>(1, shape[axis]);
+      if (is_own_to_say(spec->axes[axis])) wanted[axis] = std::max<std::size_t>(1, shape[axis]);
     return wanted;
   };
   const Shape wanted = wanted_in(state_v_first);

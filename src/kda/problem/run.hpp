@@ -16,6 +16,7 @@ struct Answer {
   /// All of a pool after a call on it (kda/pool/pool.hpp), of a kernel that stores there itself. Empty:
   /// whoever wants it stores the final states.
   tensor::Tensor pool = {};
+  tensor::Tensor scale = {};  ///< of a quantised pool, beside its codes
 };
 
 struct RunOptions {

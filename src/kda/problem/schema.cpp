@@ -27,6 +27,7 @@ constexpr TensorSpec specs[] = {
     row("dt_bias", input, false, {value_head_decay}, 1),
     row("initial_state", input, false, {sequence, value_head, key, value}, 4, true),
     row("state_pool", input, false, {slot, value_head, key, value}, 4, true),
+    row("state_scale", input, false, {slot, value_head, key_block, value_block}, 4, true),
     row("state_source", input, false, {slot, value_head, key, value}, 4, true),
     row("ring_k", input, false, {slot, ring, head, key}, 4),
     row("ring_v", input, false, {slot, ring, value_head, value}, 4),
@@ -39,6 +40,7 @@ constexpr TensorSpec specs[] = {
     row("final_state", output, false, {sequence, value_head, key, value}, 4, true),
     row("checkpoints", output, false, {checkpoint, value_head, key, value}, 4, true),
     row("state_pool", output, false, {slot, value_head, key, value}, 4, true),
+    row("state_scale", output, false, {slot, value_head, key_block, value_block}, 4, true),
     row("ring_k", output, false, {slot, ring, head, key}, 4),
     row("ring_v", output, false, {slot, ring, value_head, value}, 4),
     row("ring_u", output, false, {slot, ring, value_head, value}, 4),
@@ -135,6 +137,8 @@ std::size_t extent(const Dimensions& d, Axis axis) {
       return d.checkpoints;
     case slot:  // the pool's own to say
     case ring:
+    case key_block:
+    case value_block:
       break;
   }
   return 0;
@@ -159,9 +163,11 @@ char axis_letter(Axis axis) {
     case value_head:
       return 'h';
     case key:
+    case key_block:
     case decay:
       return 'k';
     case value:
+    case value_block:
     case Axis::strength:
       return 'v';
     case sequence:

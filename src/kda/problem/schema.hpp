@@ -30,7 +30,9 @@ enum class Axis : unsigned char {
   value_head_decay,
   slot,        ///< of a pool of states, which has as many as it likes (kda/pool/pool.hpp)
   checkpoint,  ///< a state inside a sequence
-  ring         ///< a row of the ring beside a slot, which has as many as it likes (kda/pool/ring.hpp)
+  ring,        ///< a row of the ring beside a slot, which has as many as it likes (kda/pool/ring.hpp)
+  key_block,   ///< rows of a state that share a scale (kda/pool/quantised.hpp)
+  value_block  ///< ... and columns
 };
 
 enum class TensorGroup : unsigned char { input, output, gradient, stage };

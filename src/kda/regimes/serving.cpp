@@ -65,6 +65,32 @@ Tensors rings_of(const Settings& settings, std::size_t slots, std::size_t tokens
   return rings;
 }
 
+/// The scales of a pool, by rows, columns, heads or tiles of a quarter of either.
+tensor::Shape scale_shape(const tensor::Shape& pool, std::size_t scales) {
+  const auto quarter = [](std::size_t extent) { return extent % 4 == 0 ? std::size_t{4} : std::size_t{1}; };
+  tensor::Shape shape = pool;
+  if (scales != 0) shape[2] = scales == 3 ? quarter(pool[2]) : 1;
+  if (scales != 1) shape[3] = scales == 3 ? quarter(pool[3]) : 1;
+  return shape;
+}
+
+/// States become codes: all of them are stored where they are.
+void quantise(PoolCall& call, const Settings& settings) {
+  const CodeFormat format = every_code_format[settings.count("codes") - 1];
+  const double most = largest_code(format), largest = settings["largest"] > 0 ? settings["largest"] : most;
+  if (largest > most) throw Error(ErrorKind::usage, "serve: no code is as large as largest");
+  call.table.quantisation = {format, largest};
+  call.codes = call.states.converted_to(numeric::DType::fp32);
+  call.scale = tensor::Tensor("state_scale", numeric::DType::fp32,
+                              scale_shape(call.codes.shape(), settings.count("scales")));
+  std::vector<PoolPiece> pieces;
+  for (std::size_t slot = 0; slot < call.codes.shape()[0]; ++slot)
+    pieces.push_back({{}, slot, slot, false, {}, {}});
+  QuantisedPool pool = quantised(call, pieces, call.states);
+  call.states = std::move(pool.codes), call.scale = std::move(pool.scale), call.codes = {};
+  if (settings.count("fixed") > 0) call.table.quantisation->largest = 0;
+}
+
 /// One call: with drafts every sequence has a few tokens and a slot for each; without, a quarter of them are
 /// being prefilled and the others have one token; the first row of a call with drafts has no draft, behind
 /// two accepted tokens. Where there is padding about a fifth of the rows are, and the last, what is stored
@@ -76,6 +102,8 @@ Problem serve(const Settings& settings) {
   RingTable& ring = table.ring;
   ring.rows = settings.count("ring"), ring.folds_call = settings.count("folds_call") > 0;
   if (settings.count("flush") > 0) ring.flush = settings.count("flush");
+  if (settings.count("codes") > 0 && (ring.rows > 0 || settings.count("apart") > 1))
+    throw Error(ErrorKind::usage, "serve: a quantised pool has no ring, and none beside it");
   if (ring.rows > 0 && (columns > 0 || settings.count("apart") > 0))
     throw Error(ErrorKind::usage, "serve: beside a ring there are no drafts and no apart");
   const std::size_t most = ring.rows > 0 ? std::min(settings.count("T"), (ring.rows + 1) / 2)
@@ -142,6 +170,7 @@ Problem serve(const Settings& settings) {
     call.source = call.states.clone();
     for (std::size_t i = 0; i < call.states.size(); ++i) call.states.set(i, -call.source->value(i));
   }
+  if (settings.count("codes") > 0) quantise(call, settings);
   if (call.table.ring.rows > 0) call.ring = rings_of(settings, slots, draft.T);
   return ordinary_form(std::move(call));
 }
@@ -171,6 +200,11 @@ std::vector<Recipe> serving_recipes() {
             {"solved", "1: the rings hold u, not v and beta", 0, 0, 1, true},
             {"flush", "rings of so many rows are folded into their state; 0: none", 0, 0, 256, true},
             {"folds_call", "1: with the tokens of the call", 0, 0, 1, true},
+            {"codes", "the pool is quantised; 1: int8, 2: int16, 3: e4m3", 0, 0, 3, true},
+            {"scales", "0: one for each row, 1: column, 2: head, 3: tile", 0, 0, 3, true},
+            {"largest", "a scale is the largest magnitude of its block over this; 0: over the largest code",
+             0, 0, 32767, true},
+            {"fixed", "1: scales are fixed", 0, 0, 1, true},
             {"step", "which call of the server", 1, 0, 0x1p53, true}},
            serve}};
 }

@@ -1,0 +1,136 @@
+"""Calls on quantised pools, beside an independent recurrence in numpy's long double."""
+
+import functools
+import subprocess
+
+import kda_check
+import numpy as np
+import pytest
+from kda_check import _program, convert, signatures, verify
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+WIDE = np.longdouble
+GRID = np.arange(127, dtype=np.uint8).view(E4M3).astype(WIDE)  # of magnitudes, by their bits
+LARGEST = {"int8": 127, "int16": 32767, E4M3.name: 448}
+
+
+def coded(x, dtype):
+    """Codes of quotients, to nearest, ties to even; how far each is from a tie, in steps."""
+    if dtype != E4M3:
+        codes = np.clip(np.rint(x), -LARGEST[dtype.name], LARGEST[dtype.name]).astype(dtype)
+        return codes, np.abs(np.abs(x - np.floor(x)) - 0.5)
+    above = np.clip(np.searchsorted(GRID, np.abs(x), "left"), 1, len(GRID) - 1)
+    step = GRID[above] - GRID[above - 1]
+    part = (np.abs(x) - GRID[above - 1]) / step  # the last bit of an even code is 0
+    up = (part > 0.5) | ((part == 0.5) & (above % 2 == 0))
+    return (np.where(up, above, above - 1) | np.where(np.signbit(x), 0x80, 0)).astype(np.uint8).view(E4M3), np.abs(part - 0.5)
+
+
+def spread(scale, shape):
+    """A scale for each element of these states."""
+    for axis in (-2, -1):
+        scale = np.repeat(scale, shape[axis] // scale.shape[axis], axis)
+    return scale.astype(WIDE)
+
+
+def on_codes(q, k, v, g, beta, scale, initial_state, state_scale, state_indices, cu_seqlens, largest_code=None,
+             has_initial_state=None, ties=None, rounds=coded, stretch=1):
+    """A kernel on a pool of codes, in place."""
+    o, group, tokens = np.zeros(v.shape, WIDE), v.shape[2] // q.shape[2], np.diff(cu_seqlens)
+    before = initial_state.astype(WIDE) * spread(state_scale, initial_state.shape[2:])
+    wide = {key: x.astype(WIDE) for key, x in dict(q=q, k=k, v=v, g=g, beta=beta).items()}
+    for n, row in enumerate(np.reshape(state_indices, (len(tokens), -1))):
+        if row[0] < 0 or tokens[n] == 0:
+            continue
+        state = before[row[0]] * (1 if has_initial_state is None else int(has_initial_state[n]))
+        for i, t in enumerate(range(cu_seqlens[n], cu_seqlens[n + 1])):
+            for h in range(v.shape[2]):
+                key = wide["k"][0, t, h // group]
+                state[h] = np.exp(wide["g"][0, t, h])[:, None] * state[h]
+                u = wide["beta"][0, t, h] * (wide["v"][0, t, h] - key @ state[h])
+                state[h] = state[h] + np.outer(key, u)
+                o[0, t, h] = scale * (wide["q"][0, t, h // group] @ state[h])
+            if np.ndim(state_indices) < 2 and t + 1 < cu_seqlens[n + 1]:
+                continue
+            slot, own = row[i if np.ndim(state_indices) > 1 else 0], state_scale[row[0]]
+            if largest_code != 0:
+                HV, R, C = own.shape
+                blocks = np.abs(state).reshape(HV, R, state.shape[1] // R, C, state.shape[2] // C)
+                most = largest_code or LARGEST[initial_state.dtype.name]
+                state_scale[slot] = (stretch * blocks.max((2, 4)) / most).astype(np.float32)
+            initial_state[slot], near = rounds(state / spread(state_scale[slot], state.shape), initial_state.dtype)
+            if ties is not None:
+                ties[slot] = near
+    return o.astype(v.dtype), initial_state
+
+
+MINE = signatures.Signature(pool="state_indices")
+CALLS = [f"serve:codes={codes},scales={scales},seed=2{more}" for codes in (1, 2, 3) for scales in (0, 1, 2, 3)
+         for more in ("", ",fixed=1")]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", [*CALLS, "serve:codes=3,largest=240,new=1,H=2,HV=4", "serve:codes=1,dtype=bf16"])
+def test_a_kernel_on_a_quantised_pool_is_verified(call):
+    report = verify(on_codes, f"{call},K=16,V=8", framework="numpy", signature=MINE)
+    assert report.passed, report.text
+    assert {"o", "final_state", "state_pool", "state_scale"} <= {tensor.row["name"] for tensor in report.tensors()}
+
+
+def test_calls_on_quantised_pools_are_those_of_a_recurrence_in_long_double(tmp_path):
+    rng = np.random.default_rng(23)
+    worst, count, at_ties = 0.0, 0, 0
+    for seed in range(120):
+        fixed, new = int(seed % 5 == 0), int(rng.integers(2))
+        largest = int(rng.integers(2)) * 120
+        call = kda_check.regime(f"serve:codes={seed % 3 + 1},scales={seed // 3 % 4},new={new},largest={largest},fixed={fixed}",
+                                seed=seed, dtype="fp64", K=8, V=4, HV=2, sequences=4, slots=6, T=4)  # fmt: skip
+        words = {MINE.words.get(key, key): x.numpy().copy() for key, x in call.inputs.items()}
+        words["initial_state"] = words.pop("state_pool")
+        ties = np.ones(words["initial_state"].shape)
+        o, codes = on_codes(**words, scale=call.options["scale"], largest_code=call.options["largest_code"], ties=ties)
+        path = tmp_path / "call.h5"
+        report = kda_check.check(o, final_state=codes, final_scale=words["state_scale"], **call.inputs, **call.options,
+                                 compute="fp64", save=path)  # fmt: skip
+        assert report.passed, report.text
+        worst = max(worst, *(report[name].rms_ratio for name in ("o", "final_state")))
+        subprocess.run([_program.find(), "capture", path, "--variant", "recurrent", "--dtype", "fp64", "--in-place"], check=True)
+        ours = kda_check.Fixture.read(path).expected["recurrent@cpu"].tensors
+        differs = ours["state_pool"].numpy().astype(np.float32) != codes.astype(np.float32)
+        assert (ties[differs] <= 1e-12).all(), call.name
+        assert (ours["state_scale"].numpy() == words["state_scale"]).all(), call.name
+        count, at_ties = count + codes.size, at_ties + int(differs.sum())
+    assert worst <= 1e-12, worst
+    print(f"{count} codes, {at_ties} differ at ties; o and states to {worst:.2g}")
+
+
+def test_a_call_on_a_quantised_pool_is_converted_from_a_file_of_tensors(tmp_path):
+    call = kda_check.regime("serve:codes=3,largest=240", seed=1, K=8, V=4)
+    words = {MINE.words.get(key, key): x.numpy().copy() for key, x in call.inputs.items()}
+    words["initial_state"] = words.pop("state_pool")
+    o, codes = on_codes(**words, scale=call.options["scale"], largest_code=240)
+    answer = {"mine/o": o, "mine/state_pool": codes, "mine/state_scale": words["state_scale"]}
+    np.savez(tmp_path / "call.npz", **{key: x.numpy() for key, x in call.inputs.items()}, **answer, largest_code=240)
+    (path,) = convert.convert(str(tmp_path / "call.npz"), str(tmp_path / "call.h5"), compute="fp32", padding_slots="negative")
+    assert kda_check.Fixture.read(path).inputs["state_pool"].dtype == "float8_e4m3"
+    subprocess.run([_program.find(), "run", path, "--variant", "none", "--require", "mine"], check=True)
+
+
+def test_codes_that_are_not_the_same_in_every_run_are_seen_by_repeat():
+    def wavering(x, dtype):
+        return coded(x + np.random.default_rng().uniform(-0.01, 0.01, x.shape), dtype)
+
+    for kernel, failed in ((on_codes, set()), (functools.partial(on_codes, rounds=wavering), {"invariant:repeat"})):
+        report = verify(kernel, "serve:codes=2,K=16,V=8", framework="numpy", signature=MINE, name="mine", invariants=True)
+        assert {case["against"] for case in report.cases if case["verdict"] == "fail"} - {"oracle"} == failed, report.text
+        assert "invariant:repeat" in {case["against"] for case in report.cases if case["verdict"] in ("pass", "fail")}
+
+
+def test_a_wrong_scale_and_truncated_codes_are_named():
+    def truncated(x, dtype):
+        return np.trunc(x.astype(np.float32)).astype(dtype), x
+
+    for more, name in (({"stretch": 2}, "is 2 times the largest magnitude of its block / 127"),
+                       ({"rounds": truncated}, "as if codes are rounded towards zero (codes_truncated)")):  # fmt: skip
+        report = verify(functools.partial(on_codes, **more), "serve:codes=1,scales=2,K=16,V=8", framework="numpy", signature=MINE, name="mine")
+        assert not report.passed and name in report.text, report.text
