@@ -131,8 +131,7 @@ struct Twins::Class {
     for (kda::Tensors& twin : answers_of(std::span(family).subspan(1), pass, part))
       twins.push_back(std::move(twin));
     for (TwinTensor& judged : tensors)
-      judged.measure(query_head,
-                     [&](std::size_t head, std::size_t i) { return values_of(judged, head, i); });
+      judged.measure(query_head, [&](std::size_t head, std::size_t i) { return values_of(judged, head, i); });
     measure_parameters();
   }
 

@@ -202,7 +202,8 @@ TEST_CASE("heads that the first twin gives need no others, and what is wrong els
   CHECK(judgement.worst.head == 2);
 }
 
-TEST_CASE("a head that was measured beside all is settled as well, and no direction of it is left", "[twins]") {
+TEST_CASE("a head that was measured beside all is settled as well, and no direction of it is left",
+          "[twins]") {
   World world(layout_of(), 6, 43);
   world.answer() = world.first_twin();
   world.set_direction(world.erring());

@@ -33,8 +33,7 @@ void OracleInputs::reciprocal_norms(const tensor::Tensor& q_or_k, const Sequence
 void OracleInputs::key_rows(const tensor::Tensor& tensor, const Sequence& tokens, std::size_t head,
                             DoubleDouble factor, Pairs& rows) const {
   for (std::size_t t = 0; t < tokens.length(); ++t)
-    widen_row(tensor, tokens, t, d_.H, head / problem_.heads_per_group(), d_.K,
-              rows.hi.data() + t * d_.K);
+    widen_row(tensor, tokens, t, d_.H, head / problem_.heads_per_group(), d_.K, rows.hi.data() + t * d_.K);
   kernel_table().oracle.keys({tokens.length(), d_.K, rows.lanes(), factor, problem_.options.qk_l2norm});
 }
 

@@ -130,8 +130,7 @@ struct CountedNumbers {
   }
 };
 
-KDA_CHECK_INLINE bool are_short(const CountedNumbers& row, const CountedNumbers* columns,
-                                std::size_t count) {
+KDA_CHECK_INLINE bool are_short(const CountedNumbers& row, const CountedNumbers* columns, std::size_t count) {
   bool all = row.are_short;
   for (std::size_t d = 0; d < count; ++d) all = all && columns[d].are_short;
   return all;

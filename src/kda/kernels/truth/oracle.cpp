@@ -81,7 +81,8 @@ bool times_reciprocals(const double* rows, std::size_t count, std::size_t K, num
   }
   sum.hi.store(column), sum.lo.store(low);
   for (std::size_t row = 0; row < count; ++row)
-    factors[row] = factors[row] * numeric::reciprocal_square_root(numeric::DoubleDouble{column[row], low[row]});
+    factors[row] =
+        factors[row] * numeric::reciprocal_square_root(numeric::DoubleDouble{column[row], low[row]});
   return true;
 }
 
