@@ -1377,7 +1377,10 @@ TEST_CASE("a fault of the gradients of a large problem is named from a part of i
           hypotheses::name_gradient_fault(problem, failed(got), {0, spec.H - 1}, chunk_size, 2);
       INFO(fault.name << ' ' << is_long
                       << (naming.nearest ? "nearest " + naming.nearest->fault : " nothing near"));
-      CHECK(std::ranges::find(naming.causes, fault.name, &hypotheses::Cause::fault) != naming.causes.end());
+      if (reading.late)  // the first token of the part has what is before it
+        CHECK((naming.nearest && naming.nearest->fault == fault.name));
+      else
+        CHECK(std::ranges::find(naming.causes, fault.name, &hypotheses::Cause::fault) != naming.causes.end());
     }
   }
 }

@@ -243,7 +243,7 @@ bool TwinTest::settle(std::size_t head, const HeadValues& values) {
 }
 
 bool TwinTest::reopen() {
-  constexpr double far_more = 4;  // of squares
+  constexpr double far_more = 16;  // of squares
   const auto share = [](const HeadPart& part) {
     const double truth = part.errors.truth_squares;
     return truth > 0 ? part.errors.twin_squares.front() / truth : 0;
