@@ -71,7 +71,7 @@ class Candidate:
 
     def wait(self, end: float, is_here: Callable[[], bool]) -> None:
         while not is_here():
-            if not select.select([self.source], [], [], max(0, end - time.monotonic()))[0]:
+            if (left := end - time.monotonic()) < 0 or not select.select([self.source], [], [], left)[0]:
                 raise Wrong(f"it did not return within {self.timeout:g} s")
             part = os.read(self.source, 1 << 20)
             self.buffer += part
@@ -86,8 +86,8 @@ class Candidate:
     def message(self) -> Words:
         """The next that is no admission. Raises Wrong."""
         end = time.monotonic() + self.timeout
-        while True:
-            self.wait(end, lambda: b"\n" in self.buffer or len(self.buffer) > 1 << 20)
+        while True:  # what it admits takes time, too
+            self.wait(end, lambda: time.monotonic() < end and (b"\n" in self.buffer or len(self.buffer) > 1 << 20))
             line, _, rest = bytes(self.buffer).partition(b"\n")
             self.buffer = bytearray(rest)
             with _read():
@@ -106,7 +106,7 @@ class Candidate:
         """Its answer, whose elements are our own, and what it says besides. Raises Wrong, Unsupported."""
         with _scratch.folder(problem.nbytes + (1 << 20)) as folder:
             path = os.path.join(folder, "problem.h5")
-            problem.write(path)
+            Fixture(problem.inputs, problem.options).write(path)  # whose name has the seed
             with contextlib.suppress(OSError):  # it has ended: there is no message
                 os.write(self.process.stdin.fileno(), f"{path}\n".encode())  # type: ignore[union-attr]
             found = self.message()
@@ -117,7 +117,8 @@ class Candidate:
         wanted = {"o": {kind} | finer, "final_state": {kind, "float32"}}
         with _read():
             for key, (dtype, shape) in found["outputs"].items():
-                allowed = wanted.get(key, set(ELEMENT_TYPES))
+                given = problem.inputs.get(key.removeprefix("d"))
+                allowed = wanted.get(key, {given.dtype, "float32"} | finer if given else set(ELEMENT_TYPES))
                 if dtype not in allowed:
                     raise Wrong(f"{key}: element type {dtype}; wanted {' or '.join(sorted(allowed))}")
                 element = np.zeros((), {"bfloat16": "uint16"}.get(dtype, dtype))

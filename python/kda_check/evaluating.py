@@ -80,7 +80,8 @@ def evaluate(
     names = json.loads(_program.run(["list", "variants", "presets"], reports=["json"]).reports["json"])
     if not said["dtypes"] or not said["widths"]:
         raise _program.UsageError("dtypes, widths: wanted one or more")
-    if declared and declared not in [row["name"] for row in (*names["variants"], *names["presets"])]:
+    declares = {row["name"]: row.get("variant", row["name"]) for row in (*names["variants"], *names["presets"])}
+    if declared and declared not in declares:
         raise _program.UsageError(f"declared: no variant or preset '{declared}' (kda-check list variants presets)")
     seed = secrets.randbits(63) if seed is None else whole(seed, "seed")
     words = {**said, "seed": seed, "signature": signature}
@@ -113,8 +114,9 @@ def evaluate(
     found |= {"modules": about.get("modules", []), "not_judged": about.get("left", [])}
     found["versions"] = {**about.get("versions", {}), "kda-check": names["tool"]["version"], "python": platform.python_version()}
     if answers:
+        found["not_judged"] += ["final_state"] * all("final_state" not in answer for *_, answer in answers)
         known = dict.fromkeys(ELEMENT_TYPES, compute) if compute else signature.compute if signature else {}
-        _judge(found, answers, declared, known)
+        _judge(found, answers, declares.get(declared, ""), known)
     return {**found, "seconds": round(time.monotonic() - begun, 1)}
 
 

@@ -78,7 +78,11 @@ bool TwinParameter::measure(std::size_t query_head, const HeadTruths& truths,
     return std::all_of(sums.to_first.begin() + static_cast<std::ptrdiff_t>(twins.size()), sums.to_first.end(),
                        [](const numeric::ProductSum& distance) { return distance.is_zero(); });
   });
-  const bool is_settled = are_first_twin && query_head % every != 0;
+  constexpr double most = 0.1;  // as of other tensors
+  const bool is_settled =
+      are_first_twin && !is_in_full(query_head) && std::ranges::all_of(own, [&](const Sums& sums) {
+        return relative_size(sums.errors.front(), sums.truth) <= most;
+      });
   for (Sums& sums : own) {
     if (is_settled)
       sums.errors.resize(1);
@@ -86,6 +90,27 @@ bool TwinParameter::measure(std::size_t query_head, const HeadTruths& truths,
       sums = {};
   }
   return is_settled || twins.size() > 1;
+}
+
+bool TwinParameter::reopen() {
+  constexpr double far_more = 4;
+  const auto share = [](const Sums& sums) { return relative_size(sums.errors.front(), sums.truth); };
+  std::vector<double> shares;
+  for (const Sums& sums : heads)
+    if (!sums.errors.empty() && !is_settled(sums) && std::isfinite(share(sums)))
+      shares.push_back(share(sums));
+  std::ranges::sort(shares);
+  const double usual = shares.empty() ? 0 : shares[(shares.size() - 1) / 2];
+  bool any = false;
+  for (std::size_t head = 0; head < heads.size(); ++head) {
+    if (!is_settled(heads[head]) || !(share(heads[head]) > far_more * usual)) continue;
+    const std::size_t query_head = head / heads_per_query_head;
+    std::fill_n(heads.begin() + static_cast<std::ptrdiff_t>(query_head * heads_per_query_head),
+                heads_per_query_head, Sums());
+    reopened.insert(query_head);
+    any = true;
+  }
+  return any;
 }
 
 double TwinParameter::largest_rms_ratio(std::size_t first) const {

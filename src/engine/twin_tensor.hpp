@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,8 @@ struct TwinParameter {
     std::vector<numeric::ProductSum> errors;    ///< by twin, then by answer; of the first alone if that is it
     std::vector<numeric::ProductSum> to_first;  ///< how far from the first twin: twins, then answers
   };
-  std::vector<Sums> heads;  ///< by value head
+  std::vector<Sums> heads;              ///< by value head
+  std::set<std::size_t> reopened = {};  ///< query heads: judge::TwinTest::reopen
 
   std::size_t per_query_head() const { return heads_per_query_head * per_head; }
   bool has_to_measure(std::size_t query_head) const {
@@ -68,6 +70,9 @@ struct TwinParameter {
     return heads.front().errors.empty() ? 0 : heads.front().errors.size() - answers.size();
   }
 
+  bool is_in_full(std::size_t query_head) const {
+    return query_head % every == 0 || reopened.contains(query_head);
+  }
   static bool is_settled(const Sums& sums) { return sums.errors.size() == 1; }
 
   /// What a twin has of a query head, from an element of a tensor on.
@@ -77,6 +82,8 @@ struct TwinParameter {
   };
   /// False, and nothing is measured: there is but the first twin, and it does not give the answers.
   bool measure(std::size_t query_head, const HeadTruths& truths, const std::vector<Values>& twins);
+  /// As judge::TwinTest::reopen.
+  bool reopen();
   /// Of the twins from `first` on; 0 where none of them is finite.
   double largest_rms_ratio(std::size_t first) const;
   /// Of an answer that the first twin computes but for `left` of its error: how far it is from that, in units

@@ -41,6 +41,8 @@ RecordedOutput::RecordedOutput(const kda::Problem& problem, kda::Pass pass, cons
     if (name == "checkpoints") continue;  // nor more than the final state does
     const auto found = answer.find(name);
     if (found == answer.end()) continue;
+    // Of codes what they may be off by is taken off: which order of sums led to them they do not tell.
+    if (name == "final_state" && answer.contains("state_scale")) continue;
     const numeric::DType recorded = found->second.dtype();
     const bool is_pooled = name == "final_state" && numeric::format_of(recorded).bytes == 2;
     if ((recorded != kda::dtype_of(name, problem, dtype) && !is_pooled) ||

@@ -242,6 +242,28 @@ TEST_CASE("a head in which the first twin errs far more is measured beside all",
   CHECK_FALSE(test.reopen());
 }
 
+TEST_CASE(
+    "where the first twin loses digits in a head that was measured beside all, that one says nothing of "
+    "others",
+    "[twins]") {
+  for (const std::size_t bad : {0, 2}) {
+    World world(layout_of(384, 5), 6, 44);
+    for (std::size_t r = 0; r < 384; ++r)
+      for (std::size_t v = 0; v < 48; ++v) {
+        double& x = world.first_twin()[(r * 5 + bad) * 48 + v];
+        x += 30 * (x - world.truth(r, bad, v));
+      }
+    world.answer() = world.first_twin();
+    judge::TwinTest test = world.settled(2);
+    CHECK(test.reopen() == (bad == 0));  // beside a bad head alone nothing is known of others
+    for (std::size_t head = 1; head < 5; ++head)
+      if (test.has_to_measure(head)) test.measure(head, world.values_of(head));
+    World others = world;
+    others.answer() = others.erring();
+    CHECK(test.stable_rms_ratio() == Approx(others.settled(2).stable_rms_ratio()).epsilon(0.05));
+  }
+}
+
 TEST_CASE("a slope is told from noise, and does not judge where none is asked for", "[twins]") {
   World world(layout_of(), 5, 3);
   scale(world, 0, 384, 0, 3, 1.004);

@@ -18,7 +18,10 @@ using kda::Sequence;
 using kda::Tensors;
 using tensor::Tensor;
 
-bool has_axis(std::string_view tensor, Axis axis) { return kda::find_spec(tensor)->has(axis); }
+bool has_axis(std::string_view tensor, Axis axis) {
+  const kda::TensorSpec* const spec = kda::find_spec(tensor);  // none of what a pool's call answers besides
+  return spec != nullptr && spec->has(axis);
+}
 
 std::size_t rows_of(const Problem& problem) { return problem.dimensions().B * problem.dimensions().T; }
 

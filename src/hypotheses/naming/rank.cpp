@@ -72,7 +72,8 @@ class Ranking {
         naming.causes.push_back(cause(candidates, ranked[i]));
     }
     // What a rounding does no less is a rounding: nobody overlooks that a whole factor is missing.
-    std::ranges::stable_partition(naming.causes, is_rounding, &Cause::fault);
+    std::stable_partition(naming.causes.begin(), naming.causes.end(),
+                          [](const Cause& cause) { return is_rounding(cause.fault); });
   }
 
  private:

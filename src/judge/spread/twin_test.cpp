@@ -248,13 +248,15 @@ bool TwinTest::reopen() {
     const double truth = part.errors.truth_squares;
     return truth > 0 ? part.errors.twin_squares.front() / truth : 0;
   };
-  double most = 0;
+  std::vector<double> shares;  // where it errs as a stable computation does
   for (const HeadPart& part : heads_)
-    if (part.errors.twin_squares.size() > 1) most = std::max(most, share(part));
+    if (part.errors.twin_squares.size() > 1 && part.errors.fit.front()) shares.push_back(share(part));
+  std::ranges::sort(shares);
+  const double usual = shares.empty() ? 0 : shares[(shares.size() - 1) / 2];
   bool any = false;
   for (std::size_t head = 0; head < heads_.size(); ++head) {
     HeadPart& part = heads_[head];
-    if (part.errors.twin_squares.size() != 1 || !(share(part) > far_more * most)) continue;
+    if (part.errors.twin_squares.size() != 1 || !(share(part) > far_more * usual)) continue;
     part = {};
     setting_.in_full[head] = any = true;
   }
@@ -348,17 +350,21 @@ double TwinTest::stable_rms_ratio() const {
   for (const HeadPart& part : heads_) exponent = std::max(exponent, part.errors.exponent);
   double largest = 0;
   for (std::size_t f = setting_.twins - setting_.stable; f < setting_.twins; ++f) {
-    double error = 0, truth = 0, first = 0, first_of_settled = 0;
+    double error = 0, truth = 0, of_fit = 0, first_of_fit = 0, first_of_settled = 0;
     for (const HeadPart& part : heads_) {
       if (part.errors.twin_squares.empty()) return 0;  // not measured
       const double unit = std::ldexp(1.0, 2 * (part.errors.exponent - exponent));
-      const bool settled = part.errors.twin_squares.size() == 1;
-      if (!settled) error += part.errors.twin_squares[f] * unit;
-      (settled ? first_of_settled : first) += part.errors.twin_squares.front() * unit;
+      const double first = part.errors.twin_squares.front() * unit;
+      if (part.errors.twin_squares.size() == 1) {
+        first_of_settled += first;
+      } else {
+        error += part.errors.twin_squares[f] * unit;
+        if (part.errors.fit.front()) of_fit += part.errors.twin_squares[f] * unit, first_of_fit += first;
+      }
       truth += part.errors.truth_squares * unit;
     }
-    // In other heads it errs as it does beside the first twin where both were run.
-    if (first_of_settled > 0) error += error / first * first_of_settled;
+    // In other heads it errs as it does beside the first twin where both were run, and that loses no digits.
+    if (first_of_settled > 0) error += of_fit / first_of_fit * first_of_settled;
     if (truth > 0 && std::isfinite(error)) largest = std::max(largest, std::sqrt(error / truth));
   }
   return largest;

@@ -143,11 +143,11 @@ void allow_half_a_step(const PoolCall& call, Tensor& states, const Tensor& right
   for (std::size_t p = 0, at = 0; p < call.pieces.size(); ++p)
     for (std::size_t i = 0; i < blocks.size(); ++i, ++at) {
       if (!call.pieces[p].is_stored()) continue;
-      const double scale = scales.value(call.pieces[p].to * blocks_in(scales) + blocks[i]);
-      if (!(scale > 0)) continue;
+      const double scale = std::fabs(scales.value(call.pieces[p].to * blocks_in(scales) + blocks[i]));
+      if (!std::isfinite(scale)) continue;
       const double x = right.value(at), most = largest_code(format) * scale,
                    target = std::clamp(x, -most, most), off = states.value(at) - target,
-                   half = half_step(format, std::fabs(target) / scale) * scale * also;
+                   half = scale > 0 ? half_step(format, std::fabs(target) / scale) * scale * also : 0;
       states.set(at, std::fabs(off) <= half ? x : x + (off - std::copysign(half, off)));
     }
 }
