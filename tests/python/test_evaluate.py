@@ -117,7 +117,7 @@ def test_a_candidate_that_is_wrong_is_called_so_and_why(body, cause, fault, tmp_
     ],
 )
 def test_what_a_candidate_writes_in_place_of_an_answer_is_wrong(line, cause, tmp_path):
-    body = f"spoil({line!r}.encode() + b'\\n')\nreturn v * 0" if line != "forever" else "while True: spoil(b'{\"calls\": 1}\\n')"
+    body = f"spoil({line!r}.encode() + b'\\n')\nreturn v * 0" if line != "forever" else "while True: spoil(b'{\"calls\": 1}\\n' * 4096)"
     found = judged(tmp_path, body, SPOIL, timeout=5)
     assert found["verdict"] == "wrong" and found["cause"].startswith(cause), found
 
