@@ -5,8 +5,8 @@
 #include "hypotheses/naming/pool_faults.hpp"
 #include "kda/regimes/regimes.hpp"
 #include "support/catch.hpp"
+#include "support/judged_call.hpp"
 #include "support/pools.hpp"
-#include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
 namespace quantised_pools_tests {
@@ -20,17 +20,6 @@ namespace {
 kda::Problem call(const std::string& more) {
   const std::string size = more.find("K=") == std::string::npos ? "K=8,V=8," : "";
   return kda::parse_regime("serve:sequences=5,H=1,HV=2,slots=8,dtype=fp32," + size + more).build();
-}
-
-report::CaseResult judged(const kda::Problem& problem, const kda::Tensors& answer) {
-  std::vector<const tensor::Tensor*> tensors;
-  for (const auto& [name, tensor] : answer) tensors.push_back(&tensor);
-  const TemporaryFixture file(problem, tensors, numeric::ComputeFormat::fp32, "codes");
-  plan::Request request = test::request_for({file.path});
-  request.selection.variants.emplace();
-  const report::Document document = test::ran(request);
-  REQUIRE(document.failures.empty());
-  return test::case_of(document, "somebody", "oracle");
 }
 
 std::string reasons(const report::CaseResult& item) {
@@ -55,7 +44,7 @@ TEST_CASE("a call on a quantised pool is the same after it was written and read,
     CHECK(test::differing_bits(again.pool->codes, problem.pool->codes) == 0);
     CHECK(test::differing_bits(*again.initial_state, *problem.initial_state) == 0);
     CHECK(kda::Outline(again) == read.header().outline());
-    const report::CaseResult item = judged(problem, test::pool_answer(problem));
+    const report::CaseResult item = test::judged_call(problem, test::pool_answer(problem));
     INFO(reasons(item));
     CHECK(item.verdict == Verdict::pass);
     CHECK(item.tensors.size() == 4);
@@ -85,7 +74,7 @@ TEST_CASE("a kernel that takes or makes other scales, or truncates its codes, fa
       if (!fault.quantiser && !std::string_view(fault.name).starts_with("scale_of_")) continue;
       if (!fault.needs(*problem.pool)) continue;
       const kda::Tensors wrong = kda::by_name(hypotheses::with_pool_fault(fault, problem, options));
-      const report::CaseResult item = judged(problem, kda::of_call(*problem.pool, wrong));
+      const report::CaseResult item = test::judged_call(problem, kda::of_call(*problem.pool, wrong));
       CHECK(item.verdict == Verdict::fail);
       // In small blocks many are the largest, whose codes are at a tie then.
       if (!of_rows || !std::string_view(fault.name).starts_with("codes_"))
@@ -103,7 +92,7 @@ TEST_CASE("a scale that is wrong after a call is named with its slot, its row an
   const auto said = [&](const kda::Problem& asked, auto change) {
     kda::Tensors answer = test::pool_answer(asked);
     change(answer.at("state_scale"), answer.at("state_pool"));
-    return reasons(judged(asked, answer));
+    return reasons(test::judged_call(asked, answer));
   };
   const auto at = [](std::size_t slot, int row) {
     return fmt::format("state_scale[s={} h=0 k={} v=0]", slot, row);

@@ -5,8 +5,8 @@
 #include "hypotheses/naming/pool_faults.hpp"
 #include "kda/regimes/regimes.hpp"
 #include "support/catch.hpp"
+#include "support/judged_call.hpp"
 #include "support/pools.hpp"
-#include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
 namespace rings_tests {
@@ -23,17 +23,6 @@ kda::Problem call(const std::string& more = "") {
       .build();
 }
 
-report::CaseResult judged(const kda::Problem& problem, const kda::Tensors& answer) {
-  std::vector<const tensor::Tensor*> tensors;
-  for (const auto& [name, tensor] : answer) tensors.push_back(&tensor);
-  const TemporaryFixture file(problem, tensors, numeric::ComputeFormat::fp32, "ring");
-  plan::Request request = test::request_for({file.path});
-  request.selection.variants.emplace();
-  const report::Document document = test::ran(request);
-  REQUIRE(document.failures.empty());
-  return test::case_of(document, "somebody", "oracle");
-}
-
 }  // namespace
 
 TEST_CASE("a call behind rings is the same after it was written and read, and passes", "[pool]") {
@@ -46,7 +35,7 @@ TEST_CASE("a call behind rings is the same after it was written and read, and pa
     CHECK(again.pool->table == problem.pool->table);
     CHECK(test::differing_bits(again.v, problem.v) == 0);
     CHECK(kda::Outline(again) == read.header().outline());
-    const report::CaseResult item = judged(problem, test::pool_answer(problem));
+    const report::CaseResult item = test::judged_call(problem, test::pool_answer(problem));
     INFO(item.reason);
     CHECK(item.verdict == Verdict::pass);
     CHECK(item.tensors.size() == 3 + problem.pool->ring.size() - problem.pool->ring.contains("ring_u"));
@@ -61,7 +50,7 @@ TEST_CASE("a row of a ring that is wrong after a call is named with its token", 
     kda::Tensors answer = test::pool_answer(problem);
     for (std::size_t i = row * 12; i < row * 12 + 12; ++i)
       answer.at("ring_v").set(i, is_old ? problem.pool->ring.at("ring_v").value(i) : 9);
-    const report::CaseResult item = judged(problem, answer);
+    const report::CaseResult item = test::judged_call(problem, answer);
     return item.verdict == Verdict::fail ? item.reason : std::string("pass");
   };
   const std::string where = fmt::format("slot {}'s ring row {}", piece.from, piece.written[0] % 12);
@@ -89,7 +78,7 @@ TEST_CASE("a kernel that replays other rows than a ring holds fails and is named
   for (const hypotheses::PoolFault& fault : hypotheses::pool_faults()) {
     if (!std::string_view(fault.name).starts_with("ring_") || !fault.is_candidate) continue;
     const kda::Tensors wrong = kda::by_name(hypotheses::with_pool_fault(fault, problem, options));
-    const report::CaseResult item = judged(problem, kda::of_call(*problem.pool, wrong));
+    const report::CaseResult item = test::judged_call(problem, kda::of_call(*problem.pool, wrong));
     CHECK(item.verdict == Verdict::fail);
     CHECK_THAT(item.reason, ContainsSubstring(fault.what));
   }

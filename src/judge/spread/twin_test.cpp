@@ -273,7 +273,7 @@ void TwinTest::measure(std::size_t first, const HeadsOnGpu& values, int threads)
 void TwinTest::take(std::size_t head, HeadErrors errors) {
   HeadPart& part = heads_[head] = {};
   if (is_settled(head, errors)) {
-    part.errors.fit = {true}, part.errors.are_first_twin = true;
+    part.errors.fit = {true};
     part.errors.twin_squares = {errors.twin_squares.front()};
     part.errors.truth_squares = errors.truth_squares, part.errors.exponent = errors.exponent;
     return;
