@@ -64,26 +64,30 @@ class OracleRows {
   int first_;
 };
 
-/// Values, a column for each lane, those beyond V zeros, and beta.
+/// Values, a column for each lane, those beyond V zeros, beta, and the norms of the token.
 class OracleValues {
  public:
-  static __host__ __device__ int size() { return oracle_slots * (warp_lanes + 2); }
+  static __host__ __device__ int size() { return oracle_slots * slot_size; }
 
   __device__ explicit OracleValues(double* memory) : memory_(memory) {}
-  __device__ double value(int t, int column) const { return slot(t)[2 + column]; }
+  __device__ double value(int t, int column) const { return slot(t)[before_values + column]; }
   __device__ double beta_hi(int t) const { return slot(t)[0]; }
   __device__ double beta_lo(int t) const { return slot(t)[1]; }
+  __device__ kda::TokenNorms norms(int t) const { return {slot(t)[2], slot(t)[3], slot(t)[4]}; }
   /// By all lanes of one warp.
   __device__ void fetch(const OraclePlace& place, int t) {
     if (t >= place.tokens()) return;
     const int lane = static_cast<int>(threadIdx.x) % warp_lanes, column = place.first_column + lane;
     if (column < place.p.V)
-      copy_to_shared<8>(slot(t) + 2 + lane, place.p.values + place.token(t) * place.p.V + column);
+      copy_to_shared<8>(slot(t) + before_values + lane, place.p.values + place.token(t) * place.p.V + column);
     if (lane == 0) copy_to_shared<16>(slot(t), place.p.strengths + 2 * place.token(t));
+    if (lane < 3 && place.p.token_norms != nullptr)
+      copy_to_shared<8>(slot(t) + 2 + lane, &place.p.token_norms[place.token(t)].decay + lane);
   }
 
  private:
-  __device__ double* slot(int t) const { return memory_ + t % oracle_slots * (warp_lanes + 2); }
+  static constexpr int before_values = 6, slot_size = before_values + warp_lanes;
+  __device__ double* slot(int t) const { return memory_ + t % oracle_slots * slot_size; }
   double* memory_;
 };
 

@@ -81,6 +81,18 @@ __global__ void __launch_bounds__(block_threads) fill_channels(OraclePortion p, 
   }
 }
 
+/// A thread a token of a head: its sums are in the order of the channels.
+__global__ void find_token_norms(OraclePortion p) {
+  const std::size_t row = thread_index();
+  if (row >= std::size_t(p.tokens) * p.heads) return;
+  kda::TokenNormSums sums;
+  for (int k = 0; k < p.K; ++k) {
+    const ChannelPairs& x = p.channels[row * p.K + k];
+    sums.add(x.decay_hi, x.k_hi, x.q_hi);
+  }
+  p.token_norms[row] = sums.norms(p.K);
+}
+
 __global__ void begin_states(OraclePortion p, std::size_t count, std::size_t first) {
   const std::size_t i = thread_index();
   if (i >= count) return;
@@ -95,6 +107,7 @@ __global__ void begin_states(OraclePortion p, std::size_t count, std::size_t fir
   p.state.hi[i] = value;
   p.state.lo[i] = 0;
   p.state.magnitude[i] = numeric::absolute(value);
+  if (p.errors != nullptr && i < count / p.K) p.errors[i] = 0;
 }
 
 unsigned blocks_for(std::size_t count) {
@@ -128,6 +141,7 @@ void launch_oracle_inputs(const OraclePortion& p, cudaStream_t stream) {
                   static_cast<unsigned>(p.heads),
                   static_cast<unsigned>((p.K + block_threads - 1) / block_threads));
   fill_channels<<<grid, block_threads, 0, stream>>>(p, tokens_a_block);
+  if (p.token_norms != nullptr) find_token_norms<<<blocks_for(rows), block_threads, 0, stream>>>(p);
   check(cudaGetLastError(), "launching the inputs of the oracle");
 }
 

@@ -37,7 +37,7 @@ constexpr std::size_t most_outputs = 4;  ///< of steps, that are computed or wai
 struct OracleHostMemory {
   std::mutex in_use;
   std::array<PinnedMemory, slots> inputs, outputs;
-  PinnedMemory states;
+  PinnedMemory states, worst;
 };
 OracleHostMemory& oracle_host_memory() {
   static OracleHostMemory memory;
@@ -109,10 +109,12 @@ class OracleRun {
       hand_out(i);
     }
     check(cudaStreamSynchronize(compute_.get()), "running the oracle");
-    for (const DeviceMemory* const memory : {&A_log_, &dt_bias_, &initial_state_, &states_})
+    for (const DeviceMemory* const memory :
+         {&A_log_, &dt_bias_, &initial_state_, &states_, &errors_, &worst_})
       if (memory->data() != nullptr) memory->check_canaries();
-    for (const auto* const memories : {&inputs_, &norms_, &channels_, &values_, &strengths_})
-      for (const DeviceMemory& memory : *memories) memory.check_canaries();
+    for (const auto* const memories : {&inputs_, &norms_, &channels_, &values_, &strengths_, &token_norms_})
+      for (const DeviceMemory& memory : *memories)
+        if (memory.data() != nullptr) memory.check_canaries();
     for (const DeviceMemory& memory : outputs_) memory.check_canaries();
   }
 
@@ -155,12 +157,20 @@ class OracleRun {
       channels_[slot] = DeviceMemory("channels", most_tokens_ * heads_ * d_.K * sizeof(ChannelPairs));
       values_[slot] = DeviceMemory("values", most_tokens_ * heads_ * d_.V * sizeof(double));
       strengths_[slot] = DeviceMemory("beta", most_tokens_ * heads_ * 2 * sizeof(double));
+      if (r_.in_fp64)
+        token_norms_[slot] =
+            DeviceMemory("norms of tokens", most_tokens_ * heads_ * sizeof(kda::TokenNorms));
       host_.inputs[slot].reserve(input_bytes_);
       host_.outputs[slot].reserve(output_bytes);
     }
     outputs_.clear();
     for (std::size_t i = 0; i < std::min(most_outputs, steps_.size()); ++i)
       outputs_.emplace_back("outputs", output_bytes);
+    if (r_.in_fp64) {
+      errors_ = DeviceMemory("errors", most_sequences_ * heads_ * d_.V * sizeof(double));
+      worst_ = DeviceMemory("largest errors", 2 * outputs_.size() * sizeof(double));
+      host_.worst.reserve(2 * slots * sizeof(double));
+    }
     computed_ = std::vector<Mark>(outputs_.size());
     host_.states.reserve(3 * std::min(states_at_once, heads_) * d_.K * d_.V * sizeof(double));
     check(cudaStreamSynchronize(nullptr), "uploading");  // which those below would not wait for
@@ -251,6 +261,10 @@ class OracleRun {
     p.values = values_[slot].as<double>(), p.strengths = strengths_[slot].as<double>();
     p.state = three(states_, states_size()), p.o = three(outputs_[output], outputs_size());
     p.ranges = inputs_[slot].as<TokenRange>();
+    if (r_.in_fp64) {
+      p.token_norms = token_norms_[slot].as<kda::TokenNorms>();
+      p.errors = errors_.as<double>(), p.worst = worst_.as<double>() + 2 * output;
+    }
     return p;
   }
 
@@ -266,6 +280,8 @@ class OracleRun {
     if (p.tokens > 0) launch_oracle_inputs(p, up_.get());
     prepared_[slot].set(up_);
     prepared_[slot].hold_back(compute_);
+    if (r_.in_fp64)
+      check(cudaMemsetAsync(p.worst, 0, 2 * sizeof(double), compute_.get()), "clearing the largest errors");
     if (step.begins) launch_oracle_states(p, sequences, step.pieces.front().index, compute_.get());
     if (p.tokens > 0)
       (r_.in_fp64 ? launch_oracle_recurrence_in_fp64 : launch_oracle_recurrence)(p, sequences,
@@ -284,6 +300,10 @@ class OracleRun {
                             outputs_[output].as<double>() + part * outputs_size(), size,
                             cudaMemcpyDeviceToHost, down_.get()),
             "downloading tokens");
+    if (r_.in_fp64)
+      check(cudaMemcpyAsync(host_.worst.as<double>() + 2 * slot, worst_.as<double>() + 2 * output,
+                            2 * sizeof(double), cudaMemcpyDeviceToHost, down_.get()),
+            "downloading the largest errors");
     downloaded_[slot].set(down_);
   }
 
@@ -291,6 +311,8 @@ class OracleRun {
     const OracleStep& step = steps_[i];
     const std::size_t slot = i % slots;
     downloaded_[slot].wait();
+    if (const double* const worst = host_.worst.as<double>() + 2 * slot; r_.in_fp64 && sinks_.error)
+      sinks_.error(step.ends ? std::max(worst[0], worst[1]) : worst[0]);
     std::size_t first = 0;
     for (std::size_t n = 0; n < step.pieces.size(); ++n) {
       const kda::Sequence& piece = step.pieces[n];
@@ -328,8 +350,8 @@ class OracleRun {
   std::size_t query_heads_ = 0, most_tokens_ = 0, most_sequences_ = 0, input_bytes_ = 0;
   std::array<TokenTensor, 5> tensors_;
   std::vector<OracleStep> steps_;
-  DeviceMemory A_log_, dt_bias_, initial_state_, states_;
-  std::array<DeviceMemory, slots> inputs_, norms_, channels_, values_, strengths_;  ///< of a step
+  DeviceMemory A_log_, dt_bias_, initial_state_, states_, errors_, worst_;
+  std::array<DeviceMemory, slots> inputs_, norms_, channels_, values_, strengths_, token_norms_;  ///< of a step
   std::vector<DeviceMemory> outputs_;  ///< of the steps under way
   std::array<Mark, slots> uploaded_, prepared_, taken_, downloaded_;
   std::vector<Mark> computed_;

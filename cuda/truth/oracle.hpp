@@ -28,6 +28,8 @@ struct OracleSinks {
   std::function<void()> begun;  ///< no more memory is asked for, and the first step is on its way
   std::function<void(const OracleTokens&)> tokens;
   std::function<void(const OracleFinalState&)> state;
+  /// In fp64, in front of what is handed out next: its values are off by at most that share of a magnitude.
+  std::function<void(double)> error;
 };
 
 /// Why the oracle cannot run here for this shape; empty when it can.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/problem/problem.cuh"
+#include "kda/kernels/oracle_blocks.hpp"
 #include "kda/kernels/truth/row_norm.hpp"
 
 namespace kda_check::cuda {
@@ -39,6 +40,11 @@ struct OraclePortion {
   double* strengths;       ///< [tokens][heads][2] beta, hi and lo
   WithMagnitude state;     ///< [sequences][heads][K][V]
   WithMagnitude o;         ///< [tokens][heads][V]
+
+  // For the error of the recurrence in fp64; null pointers in double-double.
+  kda::TokenNorms* token_norms;  ///< [tokens][heads]
+  double* errors;                ///< [sequences][heads][V], of the columns of the state
+  double* worst;                 ///< [2], over magnitudes: of o, of the states behind the last tokens
 
   const TokenRange* ranges;  ///< of each sequence the tokens that are here
 

@@ -24,7 +24,7 @@ struct OracleShared {
       : warps(oracle_warps(K)),
         rows(OracleRows::size(K)),
         values(OracleValues::size()),
-        written(3 * warp_lanes),
+        written(5 * warp_lanes),
         handed(oracle_sums * (warps + 1) * 3 * warp_lanes),
         magnitudes(oracle_rows * warps * warp_lanes),
         barriers(oracle_sums * oracle_passes * warps + 1) {}
@@ -66,6 +66,7 @@ class OracleWarp {
 #pragma unroll
     for (int r = 0; r < rows; ++r)
       state_[r] = load_state<Step>(place_, warp_ * rows + r, column_, magnitude(r));
+    if (has_errors()) error_.of_state = column_ < place_.p.V ? place_.p.errors[column_at()] : 0.0;
     wait_for_copies();
     __syncwarp();
     // Before the first token there is its decay and its prediction alone.
@@ -87,9 +88,26 @@ class OracleWarp {
 #pragma unroll
     for (int r = 0; r < rows; ++r)
       store_state<Step>(place_, warp_ * rows + r, column_, state_[r], magnitude(r));
+    if (has_errors()) store_errors();
   }
 
  private:
+  /// Errors of columns are the last warp's, those of elements everybody's.
+  __device__ bool has_errors() const { return !Step::has_low && place_.p.errors != nullptr; }
+  __device__ std::size_t column_at() const {
+    return (std::size_t(blockIdx.z) * place_.p.heads + place_.head) * place_.p.V + column_;
+  }
+  __device__ void store_errors() {
+    if (is_last() && column_ < place_.p.V) place_.p.errors[column_at()] = error_.of_state;
+    // As integers numbers that are not negative have their order.
+    const auto take = [](double x, double* most) {
+      atomicMax(reinterpret_cast<unsigned long long*>(most),
+                static_cast<unsigned long long>(__double_as_longlong(x)));
+    };
+    take(of_output_, place_.p.worst);
+    take(of_elements_, place_.p.worst + 1);
+  }
+
   __device__ bool is_last() const { return warp_ == shared_.warps - 1; }
   __device__ ChainBarrier& barrier(Sum sum, int pass, int warp) {
     return barriers_[oracle_passes * (oracle_sums * warp + static_cast<int>(sum)) + pass];
@@ -118,8 +136,15 @@ class OracleWarp {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       if (leaves(r)) break;
-      state_[r] = Step::updated(Step::of(x[r].k_hi, x[r].k_lo), token.write, state_[r]);
+      const Number decayed = state_[r];
+      state_[r] = Step::updated(Step::of(x[r].k_hi, x[r].k_lo), token.write, decayed);
       magnitude(r) = kda::updated_magnitude(magnitude(r), token.magnitude, x[r].retained, x[r].written);
+      if constexpr (!Step::has_low)
+        if (t + 1 == place_.tokens() && has_errors() && has_row(r)) {
+          error_.before = written_[3 * warp_lanes], error_.of_write = written_[4 * warp_lanes];
+          of_elements_ = error_.larger(
+              of_elements_, error_.of_element(x[r].decay_hi, x[r].written, decayed, magnitude(r)));
+        }
     }
   }
   __device__ void decay(int t) {
@@ -153,7 +178,8 @@ class OracleWarp {
       barrier(sum, 0, warp_).wait(t);
       start = handed(sum, warp_)[0], size = handed(sum, warp_)[warp_lanes];
     }
-    double high = start;
+    double high = start, squares = 0;  // of the state, which the error takes
+    if (!Step::has_low && warp_ > 0) squares = handed(sum, warp_)[2 * warp_lanes];
 #pragma unroll
     for (int r = 0; r < rows; ++r)
       if constexpr (Step::has_low) {
@@ -163,7 +189,9 @@ class OracleWarp {
       } else if (has_row(r)) {
         high = Step::added(high, term<sum>(x, r)).hi;
         size = Step::enlarged(size, term<sum>(x, r));
+        if (sum == Sum::prediction) squares = numeric::fma(state_[r], state_[r], squares);
       }
+    if (!Step::has_low) handed(sum, warp_ + 1)[2 * warp_lanes] = squares;
     handed(sum, warp_ + 1)[0] = high, handed(sum, warp_ + 1)[warp_lanes] = size;
     if (!is_last()) barrier(sum, 0, warp_ + 1).arrive();
 
@@ -194,10 +222,20 @@ class OracleWarp {
 
   /// The last warp: token t's output, and what token t + 1 writes.
   __device__ void finish(int t, bool is_token, bool has_next) {
-    if (is_token)
-      store_output<Step>(place_, t, column_, added_up(Sum::output),
-                         handed(Sum::output, shared_.warps)[warp_lanes]);
+    if (is_token) {
+      const double size = handed(Sum::output, shared_.warps)[warp_lanes];
+      store_output<Step>(place_, t, column_, added_up(Sum::output), size);
+      if (has_errors())
+        of_output_ = error_.larger(of_output_, error_.of_output(values_.norms(t), place_.p.K, size));
+    }
     if (!has_next) return;
+    if constexpr (!Step::has_low)
+      if (has_errors()) {
+        const double* const sums = handed(Sum::prediction, shared_.warps);
+        error_.advance(values_.norms(t + 1), place_.p.K, values_.beta_hi(t + 1), sums[2 * warp_lanes],
+                       sums[warp_lanes], Step::difference(values_.value(t + 1, lane_), sums[0]));
+        written_[3 * warp_lanes] = error_.before, written_[4 * warp_lanes] = error_.of_write;
+      }
     OracleWrite<Step>::of(values_.value(t + 1, lane_), added_up(Sum::prediction),
                           handed(Sum::prediction, shared_.warps)[warp_lanes],
                           Step::of(values_.beta_hi(t + 1), values_.beta_lo(t + 1)))
@@ -213,6 +251,8 @@ class OracleWarp {
   double *written_, *handed_, *magnitudes_;
   ChainBarrier* barriers_;
   Number state_[rows];
+  kda::ColumnError<double> error_{0};
+  double of_output_ = 0, of_elements_ = 0;  ///< the largest, over magnitudes
 };
 
 /// Two blocks a processor for K up to 128.

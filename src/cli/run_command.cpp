@@ -57,7 +57,8 @@ struct RunOptions {
                            : kind == "fp64" ? plan::OracleChoice::fp64
                                             : plan::OracleChoice::double_double;
         },
-        "dd: double-double (default); fp64: faster; none: only against recorded outputs");
+        "dd: double-double; fp64: faster, with a bound of its error; none: only against recorded outputs.\n"
+        "Without it large problems take fp64 where that is exact enough");
     add_oracle_device(parser, request);
     add_external(parser);
     add_judging(parser, request.judging);

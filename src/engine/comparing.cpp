@@ -242,6 +242,7 @@ std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& p
                                                    std::move(limits),
                                                    {}});
     last.evidence.terms = terms_over_truth(item, grounds.get().energies);
+    last.truth_error = item.truth->error;
     last.evidence.compute = pairing.got->compute;
     if (pairing.computation != nullptr) last.evidence.unlicensed = pairing.computation->unlicensed;
     last.evidence.backward = truth.pass == kda::Pass::backward;

@@ -64,6 +64,7 @@ struct Measured {
   judge::TokenSeries series;         ///< empty unless the options ask for it
   std::vector<judge::Limit> limits;  ///< derived
   judge::Evidence evidence;
+  std::optional<double> truth_error = {};  ///< over magnitudes, at most: of a truth in fp64
 };
 
 /// In the order of the pairings and of their tensors. The oracle runs once for all of them. Throws

@@ -79,6 +79,7 @@ HeadTruths ForwardTruths::of(std::size_t first, std::size_t count, const kda::Or
     if (also.state) also.state(state);
     values.state(state);
   };
+  sink.error = also.error;
   const std::size_t group = problem_.heads_per_group();
   kda::run_oracle(problem_, options_, threads_, sink, {first * group, (first + count) * group});
   HeadTruths truths{first, count};

@@ -101,6 +101,9 @@ class Feeder {
       const std::size_t size = d.K * d.V, begin = (state.row * d.HV + state.head) * size;
       feed(state.tensor, {begin, 1, size, size, size}, {state.hi, state.lo, state.magnitude});
     };
+    sink.error = [this](double error) {
+      for (Ongoing& item : ongoing_) item.truth->error = std::max(item.truth->error.value_or(0), error);
+    };
     return sink;
   }
 

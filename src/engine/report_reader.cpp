@@ -104,6 +104,7 @@ report::CaseResult case_of(const Json& item) {
   result.against = item.at("against");
   result.compute_assumed = item.value("compute_assumed", false);
   result.oracle = item.value("oracle", "");
+  if (item.contains("oracle_error")) result.oracle_error = number_of(item["oracle_error"]);
   result.oracle_device = item.value("oracle_device", "");
   result.verdict = verdict_of(item.at("verdict"));
   result.reason = item.at("reason");

@@ -53,7 +53,7 @@ std::vector<Group> groups_of(const plan::Problem& problem) {
     const std::size_t rows = item.pass == kda::Pass::backward ? item.chunk_size(problem.outline) : 0;
     const auto same = std::ranges::find_if(groups, [&](const Group& group) {
       return group.pass == item.pass && group.chunk_size == rows &&
-             group.asked->oracle_or_usual() == item.asked->oracle_or_usual() &&
+             group.asked->oracle == item.asked->oracle &&
              group.asked->oracle_device == item.asked->oracle_device;
     });
     if (same == groups.end())
@@ -202,7 +202,7 @@ class Round {
       if (on_gpu) truth.twins_on_cpu_instead = context_.twins_on_cpu_instead();
     }
     std::vector<bool> beside_twins(pairings_.size(), false);
-    for (Measured& item : measured(truth, pairings_)) {
+    for (Measured& item : measured_as_needed(truth)) {
       if (item.evidence.twins) beside_twins[item.pairing] = true;
       judge_one(item, item.pairing);
     }
@@ -266,6 +266,31 @@ class Round {
   }
 
  private:
+  /// Beside a truth in fp64, where that is exact enough for all outputs: it is then that from here on.
+  std::vector<Measured> measured_as_needed(Truth& truth) {
+    const bool in_fp64 = std::ranges::any_of(pairings_, [](const Pairing& pairing) {
+      return pairing.got->compute == numeric::ComputeFormat::fp64;
+    });
+    if (truth.oracle && !in_fp64 &&
+        group_.asked->begins_in_fp64(context_.problem().dimensions(), group_.pass)) {
+      const kda::OracleOptions exact = *truth.oracle;
+      truth.oracle->precision = kda::OraclePrecision::fp64;
+      for (const Pairing& pairing : pairings_)
+        truth.oracle->most_error = std::min(truth.oracle->most_error, most_error_beside(*pairing.got));
+      try {
+        return measured(truth, pairings_);
+      } catch (const kda::WideTruth&) {
+        truth.oracle = exact;
+      }
+    }
+    return measured(truth, pairings_);
+  }
+  /// Of a truth, over magnitudes: an output is not nearer to its own.
+  static double most_error_beside(const Answered& output) {
+    constexpr double usual = 0x1p-30, of_rounding = 0x1p-12;
+    return std::min(usual, of_rounding * numeric::row_of(output.compute).operand_error);
+  }
+
   /// Those that are wanted, all beside one truth.
   template <class Wanted>
   void judge_again(const Truth& truth, const Wanted& is_wanted) {
@@ -302,6 +327,10 @@ class Round {
 
   void judge_one(Measured& item, std::size_t pairing) {
     const std::size_t index = cases_[pairing];
+    if (item.truth_error) {
+      findings_.cases[index].oracle = plan::name_of(plan::OracleChoice::fp64);
+      findings_.cases[index].oracle_error = item.truth_error;
+    }
     const Case& of = context_.plan().cases[index];
     const auto tensor = std::ranges::find(of.tensors, item.tensor) - of.tensors.begin();
     judge::Evidence& evidence = item.evidence;

@@ -98,8 +98,10 @@ KDA_CHECK_INLINE auto rounded_power(const PowerTerms<V>& terms) {
 
 inline constexpr double exponent_bias = 0x1.8p52 + 128.0 * 1023.0;
 
+/// `low`, which x is rounded from, comes to no more than |x| u; its products with r^2 and beyond, below low
+/// 2^-17, are left out.
 template <class V>
-KDA_CHECK_INLINE PowerTerms<V> exp_terms(const V& x) {
+KDA_CHECK_INLINE PowerTerms<V> exp_terms(const V& x, const V& low) {
   const V shifted = x * broadcast_as<V>(0x1.71547652b82fep+7) + broadcast_as<V>(exponent_bias);
   const V k = shifted - broadcast_as<V>(exponent_bias);
   // ln 2 / 128 in two parts, the first with 36 bits: k < 2^17 times it is exact, and so is the difference.
@@ -107,7 +109,11 @@ KDA_CHECK_INLINE PowerTerms<V> exp_terms(const V& x) {
   const V tail = broadcast_as<V>(0x1.cf79abc9e3b3ap-47);
   const V reduced = x - k * broadcast_as<V>(0x1.62e42fefap-8), rest = k * tail;
   const V rh = reduced - rest;
-  return power_terms(shifted, rh, (reduced - rh) - rest);
+  return power_terms(shifted, rh, ((reduced - rh) - rest) + low);
+}
+template <class V>
+KDA_CHECK_INLINE PowerTerms<V> exp_terms(const V& x) {
+  return exp_terms(x, broadcast_as<V>(0.0));
 }
 
 template <class V>

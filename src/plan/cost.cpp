@@ -83,7 +83,8 @@ double oracle_seconds(const kda::Outline& problem, Pass pass, const Request& ask
   if (asked.oracle_device_for(problem.dimensions, pass) == kda::OracleDevice::gpu)
     return seconds_for(problem, pass == Pass::backward ? gradient_oracle_on_gpu : oracle_on_gpu);
   const double whole = pass == Pass::backward ? oracle_backward : oracle_forward;
-  return seconds_for(problem, choice == OracleChoice::fp64 ? oracle_fp64 : whole);
+  const bool in_fp64 = choice == OracleChoice::fp64 || asked.begins_in_fp64(problem.dimensions, pass);
+  return seconds_for(problem, in_fp64 ? oracle_fp64 : whole);
 }
 
 double twin_seconds(const kda::Outline& problem, Pass pass) {

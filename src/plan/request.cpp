@@ -49,6 +49,13 @@ std::string why_no_gpu_oracle(const kda::Dimensions& dimensions, kda::Pass pass)
                                      : kda::gpu_oracle_unavailable(dimensions);
 }
 
+bool Request::begins_in_fp64(const kda::Dimensions& d, kda::Pass pass) const {
+  // Below this double-double is done in a quarter of a second.
+  constexpr double worth_it = 0x1p28;
+  return !oracle && pass == kda::Pass::forward && d.strength != kda::Strength::gates &&
+         static_cast<double>(d.B * d.T * d.HV) * static_cast<double>(d.K * d.V) >= worth_it;
+}
+
 kda::OracleDevice Request::oracle_device_for(const kda::Dimensions& d, kda::Pass pass) const {
   const OracleDeviceChoice choice = oracle_device.value_or(OracleDeviceChoice::automatic);
   if (choice == OracleDeviceChoice::cpu) return kda::OracleDevice::cpu;

@@ -70,6 +70,8 @@ struct CaseResult {
   std::string dtype, device, pass, arithmetic, compute, against;
   bool compute_assumed = false;  ///< the file does not say (fixture/header.hpp)
   std::string oracle;            ///< behind its magnitudes and, against the oracle, its truth
+  /// Of values in fp64: none is further from the exact one than this share of its magnitude.
+  std::optional<double> oracle_error;
   std::string oracle_device;     ///< where that ran: "cpu", "NVIDIA H100 80GB HBM3"
   Verdict verdict = Verdict::inconclusive;
   std::string reason;

@@ -72,6 +72,7 @@ Json one_case(const CaseResult& item) {
   if (item.role == Role::external) result["external"] = true;
   if (item.compute_assumed) result["compute_assumed"] = true;
   if (!item.oracle.empty()) result["oracle"] = item.oracle;
+  if (item.oracle_error) result["oracle_error"] = json_number(*item.oracle_error);
   if (!item.oracle_device.empty()) result["oracle_device"] = item.oracle_device;
   if (!item.trials.empty()) result["trials"] = item.trials;
   if (!item.repro.empty()) result["repro"] = item.repro;

@@ -164,6 +164,7 @@ WholeOracle whole_oracle(const kda::Problem& problem, int threads, kda::OraclePr
       whole.state_magnitude[first + i] = state.magnitude[i];
     }
   };
+  sink.error = [&](double error) { whole.error = error; };
   kda::run_oracle(problem, precision, threads, sink);
   return whole;
 }

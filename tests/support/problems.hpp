@@ -54,6 +54,7 @@ kda::RunOptions default_options(const kda::Problem& problem, std::string_view va
 struct WholeOracle {
   std::vector<numeric::DoubleDouble> o, final_state;
   std::vector<double> o_magnitude, state_magnitude;
+  double error = 0;  ///< that fp64 states: over magnitudes, at most
 };
 WholeOracle whole_oracle(const kda::Problem& problem, int threads = 1,
                          kda::OraclePrecision precision = kda::OraclePrecision::double_double);

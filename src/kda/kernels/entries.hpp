@@ -89,6 +89,7 @@ void oracle(const OracleBlock& block);
 void oracle_in_fp64(const OracleBlock& block);
 void oracle_exponential(OracleLanes x, std::size_t count);
 void oracle_gate(const OracleGateBlock& block);
+void oracle_decay(const OracleGateBlock& block);
 void oracle_keys(const OracleKeyBlock& block);
 void oracle_gate_slope(const OracleGateBlock& block);
 

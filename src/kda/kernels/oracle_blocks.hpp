@@ -22,6 +22,17 @@ struct OracleStrength {
   const double* written;   ///< |beta k|: what a write leaves
   const double* erased;  ///< |beta k|, with an erase gate |read|: what a gradient takes from the rows before
 };
+/// Of a token, for the error of the recurrence in fp64; rounded up.
+struct TokenNorms {
+  double decay;  ///< max_k e^g; infinite: no bound is known
+  double key, query;  ///< |k| and |q|, scale included
+};
+struct OracleError {
+  const TokenNorms* tokens = nullptr;
+  double* columns = nullptr;  ///< [lanes of a tile], carried: |S - exact S| over k is at most that
+  double* of_output = nullptr;  ///< in, out: the largest error of o over its magnitude
+  double* of_state = nullptr;  ///< out: the same of the state behind the last token
+};
 struct OracleBlock {
   std::size_t tokens, key_dim, value_stride;
   OracleRows q;      ///< [tokens][key_dim], scale included
@@ -35,6 +46,7 @@ struct OracleBlock {
   double* o_magnitude;  ///< [tokens][value_stride]
   OracleLanes state;    ///< [key_dim][lanes of a tile]
   double* state_magnitude;
+  OracleError error = {};  ///< fp64 alone; null pointers: not asked for
 };
 
 /// A matrix of double-doubles with magnitudes; rows of `stride` elements, a multiple of `padding`.
@@ -118,6 +130,7 @@ struct OracleGateBlock {
   double A_log;     ///< of the value head; 0 without
   bool lower_bounded;
   double lower_bound;
+  bool has_gate = true;  ///< read by the decays alone: without one g is the log decay
 };
 
 }  // namespace kda_check::kda

@@ -293,6 +293,7 @@ struct OracleKernels {
   void (*recurrence_in_fp64)(const OracleBlock&);
   void (*exponential)(OracleLanes x, std::size_t count);
   void (*gate)(const OracleGateBlock&);
+  void (*decay)(const OracleGateBlock&);  ///< in: raw gate; out: high part of exp of that of `gate`
   void (*keys)(const OracleKeyBlock&);
   void (*stages)(const StageOracleBlock&);
   void (*gate_slope)(const OracleGateBlock&);  ///< in: raw gate; out: d log decay / d raw gate

@@ -44,7 +44,7 @@ void run_gpu_gradient_oracle(const Problem& problem, OraclePrecision precision, 
   cuda::run_gradient_oracle(request);
 }
 
-void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink,
+void run_gpu_oracle(const Problem& problem, const OracleOptions& options, int threads, const OracleSink& sink,
                     const HeadRange& wanted) {
   const Dimensions& d = problem.dimensions();
   const HeadRange heads{std::min(wanted.first, d.HV), std::min(wanted.last, d.HV)};
@@ -55,7 +55,7 @@ void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threa
   cuda::OracleRequest request;
   const WidenedDecays widened = set_inputs(request, problem);
   request.first_head = heads.first, request.last_head = heads.last;
-  request.in_fp64 = precision == OraclePrecision::fp64;
+  request.in_fp64 = options.precision == OraclePrecision::fp64;
   request.threads = threads;
 
   const std::size_t row = (heads.last - heads.first) * d.V;
@@ -81,7 +81,13 @@ void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threa
       sink.state({"final_state", state.sequence, state.head, turned.data(), turned.data() + size,
                   turned.data() + 2 * size});
     };
+  double worst = 0;
+  sinks.error = [&](double error) {
+    worst = std::max(worst, error);
+    if (worst > options.most_error) throw WideTruth{};
+  };
   cuda::run_oracle(request, sinks);
+  if (request.in_fp64 && sink.error) sink.error(worst);
 }
 
 }  // namespace kda_check::kda

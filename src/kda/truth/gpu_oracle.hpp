@@ -22,7 +22,7 @@ inline std::size_t oracle_tokens_at_once(const Dimensions& d, std::size_t heads)
 }
 
 /// run_oracle on the GPU. Throws Error{environment} without one.
-void run_gpu_oracle(const Problem& problem, OraclePrecision precision, int threads, const OracleSink& sink,
+void run_gpu_oracle(const Problem& problem, const OracleOptions& options, int threads, const OracleSink& sink,
                     const HeadRange& heads);
 
 /// Fills the gradients of `truths` that have memory, of tokens that belong to a sequence. Throws

@@ -25,14 +25,21 @@ struct Workspace {
 
 /// The carried state of one head: tiles of [K][lanes].
 struct HeadState {
-  HeadState(std::size_t K, std::size_t v_stride) : value(K * v_stride), magnitude(K * v_stride) {}
+  HeadState(std::size_t K, std::size_t v_stride, std::size_t tiles)
+      : value(K * v_stride), magnitude(K * v_stride), error(v_stride), of_tiles(tiles) {}
   Pairs value;
   tensor::Scratch<double> magnitude;
+  tensor::Scratch<double> error;  ///< of columns, in fp64
+
+  struct Errors {
+    double output = 0, state = 0;  ///< the largest, over magnitudes: of o; of the state as it is
+  };
+  std::vector<Errors> of_tiles;
 };
 
 class Recurrence {
  public:
-  Recurrence(const Problem& problem, OraclePrecision precision, const HeadRange& heads)
+  Recurrence(const Problem& problem, const OracleOptions& options, const HeadRange& heads)
       : problem_(problem),
         d_(problem.dimensions()),
         first_head_(std::min(heads.first, d_.HV)),
@@ -41,9 +48,10 @@ class Recurrence {
         v_stride_(padded(d_.V)),
         lanes_(kernel_table().oracle.tile_lanes),
         tiles_((d_.V + lanes_ - 1) / lanes_),
-        step_(precision == OraclePrecision::fp64 ? kernel_table().oracle.recurrence_in_fp64
-                                                 : kernel_table().oracle.recurrence) {
-    for (std::size_t head = 0; head < heads_; ++head) states_.emplace_back(d_.K, v_stride_);
+        in_fp64_(options.precision == OraclePrecision::fp64),
+        most_error_(options.most_error),
+        step_(in_fp64_ ? kernel_table().oracle.recurrence_in_fp64 : kernel_table().oracle.recurrence) {
+    for (std::size_t head = 0; head < heads_; ++head) states_.emplace_back(d_.K, v_stride_, tiles_);
   }
 
   void run(int threads, const OracleSink& sink) {
@@ -61,6 +69,7 @@ class Recurrence {
         parallel_for(heads_, work.threads, [&](std::size_t head, int) { load_state(round.tokens, head); });
       if (i == 0 && work.are_inputs_shared()) read_inputs(round.tokens, work);
       advance(round, i + 1 < rounds.size() ? &rounds[i + 1].tokens : nullptr, work, output);
+      if (in_fp64_) take_errors(round);
       if (round.hands_out > 0 && sink.output)
         sink.output({round.tokens.batch,
                      round.tokens.end - round.hands_out,
@@ -71,6 +80,7 @@ class Recurrence {
                      {first_head_, first_head_ + heads_}});
       if (round.has_states && sink.state) hand_out_states(round, sink);
     }
+    if (in_fp64_ && sink.error) sink.error(error_);
   }
 
  private:
@@ -109,6 +119,13 @@ class Recurrence {
         rounds[i].has_states = problem_.has_state(sequence, rounds[i].done);
     }
     return rounds;
+  }
+
+  void take_errors(const Round& round) {
+    for (const HeadState& head : states_)
+      for (const HeadState::Errors& of : head.of_tiles)
+        error_ = std::max({error_, of.output, round.has_states ? of.state : 0.0});
+    if (error_ > most_error_) throw WideTruth{};
   }
 
   /// How the work is cut, and what workers need.
@@ -159,6 +176,8 @@ class Recurrence {
     state.value.hi.fill(0);
     state.value.lo.fill(0);
     state.magnitude.fill(0);
+    state.error.fill(0);
+    std::ranges::fill(state.of_tiles, HeadState::Errors{});
     if (!problem_.initial_state) return;
     for (std::size_t k = 0; k < d_.K; ++k)
       for (std::size_t v = 0; v < d_.V; ++v) {
@@ -191,7 +210,9 @@ class Recurrence {
     return (tokens.length() + block_tokens - 1) / block_tokens;
   }
   void read(const Sequence& tokens, std::size_t head, std::size_t block, TokenPairs& in) const {
-    inputs_.tokens(tokens.block(block * block_tokens, block_tokens), first_head_ + head, in, v_stride_);
+    const Sequence part = tokens.block(block * block_tokens, block_tokens);
+    inputs_.tokens(part, first_head_ + head, in, v_stride_, in_fp64_);
+    if (in_fp64_) inputs_.norms(part.length(), in);
   }
   /// Those of the first round.
   void read_inputs(const Sequence& tokens, Shared& work) const {
@@ -232,10 +253,13 @@ class Recurrence {
     for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
       const std::size_t lane = tile * lanes_;
       const double* const low = in.low_of_v();
+      HeadState::Errors& errors = state.of_tiles[tile];
+      OracleError error;
+      if (in_fp64_) error = {in.norms.data(), state.error.data() + lane, &errors.output, &errors.state};
       step_({tokens.length(), d_.K, v_stride_, in.q.rows(), in.k.rows(), in.read(), in.decay.rows(),
              in.strength(lane), in.v.data() + lane, low == nullptr ? nullptr : low + lane, work.o.lanes(lane),
              work.o_magnitude.data() + lane, state.value.lanes(lane * d_.K),
-             state.magnitude.data() + lane * d_.K});
+             state.magnitude.data() + lane * d_.K, error});
     }
     const std::size_t first = first_tile * lanes_, count = std::min(d_.V, last_tile * lanes_) - first;
     for (std::size_t t = 0; t < tokens.length(); ++t) {
@@ -252,8 +276,11 @@ class Recurrence {
   const std::size_t first_head_, heads_;
   const OracleInputs inputs_;
   const std::size_t v_stride_, lanes_, tiles_;
+  const bool in_fp64_;
+  const double most_error_;
   void (*const step_)(const OracleBlock&);
   std::vector<HeadState> states_;
+  double error_ = 0;  ///< over magnitudes, of all that was handed out
 };
 
 }  // namespace
@@ -266,14 +293,14 @@ void run_oracle(const Problem& problem, const OracleOptions& options, int thread
     if (sink.output) counted.output = [&](const OracleOutput& part) { handed_out = true, sink.output(part); };
     if (sink.state) counted.state = [&](const OracleState& state) { handed_out = true, sink.state(state); };
     try {
-      return run_gpu_oracle(problem, options.precision, threads, counted, heads);
+      return run_gpu_oracle(problem, options, threads, counted, heads);
     } catch (const Error& error) {
       if (handed_out || !options.instead || error.kind() != ErrorKind::environment) throw;
       options.instead(error.what());
     }
   }
   if (sink.begun) sink.begun();
-  Recurrence(problem, options.precision, heads).run(threads, sink);
+  Recurrence(problem, options, heads).run(threads, sink);
 }
 
 }  // namespace kda_check::kda

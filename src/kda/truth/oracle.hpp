@@ -3,6 +3,9 @@
 // it; formulas in kernels/truth/oracle_step.hpp). Norms, gates and sigmoids are evaluated in double-double
 // too, without the usual thresholds.
 //
+// Or, four times as fast, the recurrence in fp64 with a bound of its error (ColumnError there). No bound is
+// known with erase gates.
+//
 // Checked against MPFR at 200 bits (tests/kda/oracle): error <= 1e-28 x magnitude.
 //
 // The answer is handed out block by block while the recurrence runs: held whole it would be twelve times the
@@ -21,7 +24,7 @@ namespace kda_check::kda {
 
 enum class OraclePrecision : std::uint8_t {
   double_double,
-  fp64,  ///< the fused fp64 recurrence from double-double inputs, for problems too large for the other
+  fp64,  ///< the fused recurrence in fp64, from inputs in double-double
 };
 
 enum class OracleDevice : std::uint8_t { cpu, gpu };
@@ -32,6 +35,8 @@ struct OracleOptions {
       : precision(the_precision), device(the_device) {}
   OraclePrecision precision;
   OracleDevice device;
+  /// In fp64: WideTruth is thrown as soon as the bound of an error is a larger share of a magnitude.
+  double most_error = std::numeric_limits<double>::infinity();
   /// Where a GPU fails or lacks memory before anything was handed out: told why, and the CPU does it. Empty:
   /// the failure is thrown.
   std::function<void(const std::string& reason)> instead = {};
@@ -65,13 +70,18 @@ struct OracleSink {
   std::function<void()> begun = {};
   std::function<void(const OracleOutput&)> output;
   std::function<void(const OracleState&)> state;
+  /// Called last, in fp64: no value is further from the exact one than this share of its magnitude.
+  std::function<void(double)> error = {};
 };
+
+/// Thrown where the recurrence in fp64 is not as exact as was asked.
+struct WideTruth {};
 
 /// Runs the oracle. Blocks of a sequence come in order, and its final states behind them; the sinks are
 /// called from this thread. The arrays are valid during the call only. Values may be infinite or NaN where
 /// the recurrence overflows fp64; which NaN depends on the processor. Those of a head do not depend on which
 /// others are asked for, nor does anything on the device. Throws Error{environment} when a GPU fails or lacks
-/// memory.
+/// memory, WideTruth as the options say.
 void run_oracle(const Problem& problem, const OracleOptions& options, int threads, const OracleSink& sink,
                 const HeadRange& heads = {});
 

@@ -37,13 +37,17 @@ void OracleInputs::key_rows(const tensor::Tensor& tensor, const Sequence& tokens
   kernel_table().oracle.keys({tokens.length(), d_.K, rows.lanes(), factor, problem_.options.qk_l2norm});
 }
 
-void OracleInputs::tokens(const Sequence& tokens, std::size_t head, TokenPairs& rows,
-                          std::size_t stride) const {
+void OracleInputs::tokens(const Sequence& tokens, std::size_t head, TokenPairs& rows, std::size_t stride,
+                          bool high_alone) const {
   query(tokens, head, rows.q);
   key(tokens, head, rows.k);
   value(tokens, head, rows.v.data(), rows.v_low.data(), stride);
-  log_decay(tokens, head, rows.decay);
-  kernel_table().oracle.exponential(rows.decay.lanes(), tokens.length() * d_.K);
+  if (high_alone) {
+    high_decay(tokens, head, rows.decay);
+  } else {
+    log_decay(tokens, head, rows.decay);
+    kernel_table().oracle.exponential(rows.decay.lanes(), tokens.length() * d_.K);
+  }
   if (d_.strength == Strength::value) return column_beta(tokens, head, rows.column_beta, stride);
   beta(tokens, head, rows.beta);
   if (d_.strength == Strength::gates) {
@@ -61,6 +65,18 @@ void OracleInputs::tokens(const Sequence& tokens, std::size_t head, TokenPairs& 
       rows.retained[t * d_.K + k] = retained_share(strength, key);
       rows.written[t * d_.K + k] = written_share(strength, key);
     }
+}
+
+void OracleInputs::norms(std::size_t count, TokenPairs& rows) const {
+  rows.norms.resize(count);
+  for (std::size_t t = 0; t < count; ++t) {
+    TokenNormSums sums;
+    for (std::size_t at = t * d_.K; at < (t + 1) * d_.K; ++at)
+      sums.add(rows.decay.hi[at], rows.k.hi[at], rows.q.hi[at]);
+    rows.norms[t] = sums.norms(static_cast<double>(d_.K));
+    // What is erased along another row than is written to may grow without one.
+    if (rows.own_read.size() > 0) rows.norms[t].decay = HUGE_VAL;
+  }
 }
 
 void OracleInputs::query(const Sequence& tokens, std::size_t head, Pairs& rows) const {
@@ -134,13 +150,23 @@ void OracleInputs::through_gate(void (*kernel)(const OracleGateBlock&), const Se
   for (std::size_t t = 0; t < tokens.length(); ++t)
     kernel({d_.decays(), rows.lanes(t * d_.decays()),
             problem_.dt_bias ? bias.rows() : OracleRows{nullptr, nullptr}, A_log,
-            problem_.options.gate == Gate::lower_bound, problem_.options.lower_bound.value_or(0.0)});
+            problem_.options.gate == Gate::lower_bound, problem_.options.lower_bound.value_or(0.0),
+            problem_.options.gate != Gate::none});
 }
 
 void OracleInputs::log_decay(const Sequence& tokens, std::size_t head, Pairs& rows) const {
   own_log_decays(tokens, head, rows);
+  over_channels(tokens.length(), rows);
+}
+
+void OracleInputs::high_decay(const Sequence& tokens, std::size_t head, Pairs& rows) const {
+  through_gate(kernel_table().oracle.decay, tokens, head, rows);
+  over_channels(tokens.length(), rows);
+}
+
+void OracleInputs::over_channels(std::size_t count, Pairs& rows) const {
   if (d_.has_scalar_decay)
-    for (std::size_t i = tokens.length() * d_.K; i-- > 0;) rows.set(i, rows.get(i / d_.K));
+    for (std::size_t i = count * d_.K; i-- > 0;) rows.set(i, rows.get(i / d_.K));
 }
 
 void OracleInputs::own_log_decays(const Sequence& tokens, std::size_t head, Pairs& rows) const {

@@ -1,6 +1,8 @@
 // The inputs of a problem in double-double: norms, gates and sigmoids evaluated without the usual thresholds.
 #pragma once
 
+#include <vector>
+
 #include "kda/kernels/table.hpp"
 #include "kda/problem/problem.hpp"
 #include "numeric/double_double.hpp"
@@ -51,6 +53,7 @@ struct TokenPairs {
   Pairs own_read;                         ///< erase * k
   tensor::Scratch<double> erased, v_low;  ///< |erase k|; what v has beyond a double
   Pairs column_beta;                      ///< rows as those of v
+  std::vector<TokenNorms> norms;          ///< where OracleInputs::norms() made them
 };
 
 /// Throws Interrupted as HeadReader does.
@@ -58,8 +61,11 @@ class OracleInputs {
  public:
   explicit OracleInputs(const Problem& problem) : problem_(problem), d_(problem.dimensions()) {}
 
-  /// All that tokens have; rows of v have `stride` elements.
-  void tokens(const Sequence& tokens, std::size_t head, TokenPairs& rows, std::size_t stride) const;
+  /// All that tokens have; rows of v have `stride` elements. `high_alone`: of decays no low parts.
+  void tokens(const Sequence& tokens, std::size_t head, TokenPairs& rows, std::size_t stride,
+              bool high_alone = false) const;
+  /// Of `count` tokens, from the rows of all they have.
+  void norms(std::size_t count, TokenPairs& rows) const;
   /// [count][K] rows of q (with scale) or of k, L2-normalised if the problem says so.
   void query(const Sequence& tokens, std::size_t head, Pairs& rows) const;
   void unscaled_query(const Sequence& tokens, std::size_t head, Pairs& rows) const;
@@ -71,6 +77,8 @@ class OracleInputs {
   void value(const Sequence& tokens, std::size_t head, double* rows, double* low, std::size_t stride) const;
   /// [count][K] log decays; where a head has one for all K, it in all of them.
   void log_decay(const Sequence& tokens, std::size_t head, Pairs& rows) const;
+  /// [count][K], the high parts of its exponentials.
+  void high_decay(const Sequence& tokens, std::size_t head, Pairs& rows) const;
   /// [count][stride], zeros beyond V.
   void column_beta(const Sequence& tokens, std::size_t head, Pairs& rows, std::size_t stride) const;
   /// [count]; 1 with erase and write gates.
@@ -106,6 +114,8 @@ class OracleInputs {
                 numeric::DoubleDouble factor, Pairs& rows) const;
   /// [count][decays]
   void own_log_decays(const Sequence& tokens, std::size_t head, Pairs& rows) const;
+  /// What a head has one of for all channels to each of them.
+  void over_channels(std::size_t count, Pairs& rows) const;
   void raw_gates(const Sequence& tokens, std::size_t head, Pairs& rows) const;
   /// dt_bias of a head; null pointers inside without.
   Pairs bias_of(std::size_t head) const;

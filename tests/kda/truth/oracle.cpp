@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
+#include "kda/regimes/regimes.hpp"
 #include "support/big_recurrence.hpp"
 #include "support/catch.hpp"
 #include "support/problems.hpp"
@@ -76,6 +79,38 @@ TEST_CASE("the fp64 oracle is as exact as fp64 allows", "[oracle]") {
     CHECK(worst(oracle.o, truth.o, oracle.o_magnitude) <= 32 * 0x1p-53);
     CHECK(worst(oracle.final_state, truth.state, oracle.state_magnitude) <= 32 * 0x1p-53);
   }
+}
+
+TEST_CASE("the recurrence in fp64 is nowhere further from the truth than it says", "[oracle]") {
+  std::vector<std::pair<std::string, kda::Problem>> problems;
+  for (const auto& [name, spec] : every_option()) problems.emplace_back(name, test::make_problem(spec));
+  for (const kda::Recipe& recipe : kda::recipes())
+    for (const char* const size : {"T=1,H=1", "T=200,H=1"})
+      for (const char* const dtype : {"fp32", "bf16"}) {
+        const std::string text = fmt::format("{}:{},dtype={},seed={}", recipe.name, size, dtype, 1);
+        problems.emplace_back(text, kda::parse_regime(text).build());
+      }
+  std::size_t stated = 0;
+  for (const auto& [name, problem] : problems) {
+    const test::WholeOracle exact = test::whole_oracle(problem),
+                            fp64 = test::whole_oracle(problem, 1, kda::OraclePrecision::fp64);
+    INFO(name);
+    if (!std::isfinite(fp64.error)) continue;  // nothing is stated
+    ++stated;
+    const auto largest = [](const auto& got, const auto& truth, const std::vector<double>& magnitudes) {
+      double most = 0;
+      for (std::size_t i = 0; i < got.size(); ++i)
+        if (const double off = std::fabs((got[i] - truth[i]).hi); off > 0x1p-900)
+          most = std::max(most, off / magnitudes[i]);
+      return most;
+    };
+    const double off = std::max(largest(fp64.o, exact.o, fp64.o_magnitude),
+                                largest(fp64.final_state, exact.final_state, fp64.state_magnitude));
+    CHECK(off <= fp64.error);
+    if (problem.dimensions().strength == kda::Strength::gates) CHECK(fp64.error == HUGE_VAL);
+    else WARN(name << " off " << off << " stated " << fp64.error);
+  }
+  CHECK(stated > problems.size() * 3 / 4);
 }
 
 TEST_CASE("magnitudes are never below the values they belong to", "[oracle]") {

@@ -246,6 +246,22 @@ KDA_CHECK_INLINE Lanes<double, W> absolute(const Lanes<double, W>& x) {
   return result;
 }
 
+template <int W>
+KDA_CHECK_INLINE Lanes<double, W> square_root(const Lanes<double, W>& x) {
+  Lanes<double, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+#if defined(__AVX512F__)
+    result.part[w] = _mm512_sqrt_pd(x.part[w]);
+#elif defined(__AVX2__) && defined(__FMA__)
+    result.part[w] = _mm256_sqrt_pd(x.part[w]);
+#else
+    for (std::size_t lane = 0; lane < lanes_per_vector<double>; ++lane)
+      result.part[w][lane] = __builtin_sqrt(x.part[w][lane]);
+#endif
+  });
+  return result;
+}
+
 /// The lesser and the greater; where x is NaN, x.
 template <int W>
 KDA_CHECK_INLINE Lanes<double, W> minimum(const Lanes<double, W>& bound, const Lanes<double, W>& x) {

@@ -2,8 +2,10 @@
 #include "kda/kernels/truth/oracle.hpp"
 
 #include <algorithm>
+#include <vector>
 
 #include "kda/kernels/entries.hpp"
+#include "kda/kernels/truth/decay_step.hpp"
 #include "kda/kernels/truth/gate_functions.hpp"
 #include "kda/kernels/truth/oracle_elements.hpp"
 #include "kda/kernels/truth/row_norm.hpp"
@@ -152,6 +154,59 @@ void oracle_gate(const OracleGateBlock& block) {
         block.g,
         block.count, [&](const OracleNumber& y) __attribute__((always_inline)) { return gate.softplus(y); });
   }
+}
+
+namespace {
+
+/// The decays of a row that `step` is sure of; returns where it is not.
+template <class Step>
+KDA_CHECK_INLINE std::vector<std::size_t> sure_decays(const OracleGateBlock& block, const Step& step) {
+  constexpr std::size_t lanes = OraclePack::count;
+  std::vector<std::size_t> unsure;
+  double raw[lanes] = {}, bias[lanes] = {}, decay[lanes];
+  for (std::size_t i = 0; i < block.count; i += lanes) {
+    const std::size_t used = std::min(lanes, block.count - i);
+    std::copy_n(block.g.hi + i, used, raw);
+    if (block.bias.hi != nullptr) std::copy_n(block.bias.hi + i, used, bias);
+    const auto rounded = step(numeric::two_sum(OraclePack::load(raw), OraclePack::load(bias)));
+    rounded.value.store(decay);
+    const bool all_sure = all(rounded.sure);
+    for (std::size_t lane = 0; lane < used; ++lane)
+      if (all_sure || lane_of(rounded.sure, lane))
+        block.g.hi[i + lane] = decay[lane];
+      else
+        unsure.push_back(i + lane);
+  }
+  return unsure;
+}
+
+}  // namespace
+
+void oracle_decay(const OracleGateBlock& block) {
+  const DecaySteps<OraclePack> steps(block.A_log, block.lower_bound);
+  const std::vector<std::size_t> unsure =
+      !block.has_gate ? sure_decays(block, [&](const OracleNumber& y) __attribute__((always_inline)) {
+        return steps.stored(y.hi);
+      })
+      : block.lower_bounded ? sure_decays(block, [&](const OracleNumber& y) __attribute__((always_inline)) {
+        return steps.bounded(y);
+      })
+                            : sure_decays(block, [&](const OracleNumber& y) __attribute__((always_inline)) {
+                                return steps.softplus(y);
+                              });
+  if (unsure.empty()) return;
+  const std::size_t count = unsure.size();
+  std::vector<double> hi(count), lo(count), bias(count), none(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    hi[i] = block.g.hi[unsure[i]];
+    if (block.bias.hi != nullptr) bias[i] = block.bias.hi[unsure[i]];
+  }
+  OracleGateBlock rest = block;
+  rest.count = count, rest.g = {hi.data(), lo.data()};
+  if (block.bias.hi != nullptr) rest.bias = {bias.data(), none.data()};
+  if (block.has_gate) oracle_gate(rest);
+  oracle_exponential(rest.g, count);
+  for (std::size_t i = 0; i < count; ++i) block.g.hi[unsure[i]] = hi[i];
 }
 
 void oracle_gate_slope(const OracleGateBlock& block) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <type_traits>
+#include <utility>
 
 #include "kda/kernels/lanes/lanes.hpp"
 #include "kda/kernels/table.hpp"
@@ -80,6 +81,61 @@ KDA_CHECK_INLINE typename Tile::Number error_of(const typename Tile::Pack& value
   return value_low == nullptr ? error : Tile::increased(error, Tile::Pack::load(value_low));
 }
 
+/// The error of a tile in fp64, if it is asked for.
+template <class Tile>
+class TileError {
+ public:
+  using Pack = typename Tile::Pack;
+  static constexpr bool is_bounded = !Tile::has_low;
+
+  KDA_CHECK_INLINE explicit TileError(const OracleBlock& block)
+      : at_(block.error), K_(static_cast<double>(block.key_dim)) {
+    if constexpr (is_bounded)
+      if (at_.columns != nullptr) column_.of_state = Pack::load(at_.columns);
+  }
+  /// Of one more row of P.
+  KDA_CHECK_INLINE void add_square(const typename Tile::Number& decayed) {
+    if constexpr (is_bounded) squares_ = fma(decayed, decayed, squares_);
+  }
+  KDA_CHECK_INLINE void advance(std::size_t t, const typename Tile::Number& beta, const Pack& read_magnitude,
+                                const typename Tile::Number& error) {
+    if constexpr (is_bounded)
+      if (at_.columns != nullptr)
+        column_.advance(at_.tokens[t], K_, beta, std::exchange(squares_, Pack::zero()), read_magnitude, error);
+  }
+  KDA_CHECK_INLINE void add_output(std::size_t t, const Pack& magnitude) {
+    if constexpr (is_bounded)
+      if (at_.columns != nullptr)
+        output_ = column_.larger(output_, column_.of_output(at_.tokens[t], K_, magnitude));
+  }
+  template <class Share>
+  KDA_CHECK_INLINE void add_element(double decay, const Share& written,
+                                    const typename Tile::Number& decayed, const Pack& magnitude) {
+    if constexpr (is_bounded)
+      state_ = column_.larger(state_, column_.of_element(decay, written, decayed, magnitude));
+  }
+  KDA_CHECK_INLINE void store() const {
+    if constexpr (is_bounded) {
+      if (at_.columns == nullptr) return;
+      column_.of_state.store(at_.columns);
+      *at_.of_output = largest(output_, *at_.of_output), *at_.of_state = largest(state_, 0);
+    }
+  }
+
+ private:
+  static double largest(const Pack& x, double most) {
+    double lanes[Pack::count];
+    x.store(lanes);
+    for (const double lane : lanes) most = lane > most ? lane : most;
+    return most;
+  }
+
+  const OracleError at_;
+  const double K_;
+  ColumnError<Pack> column_{Pack::zero()};
+  Pack squares_ = Pack::zero(), output_ = Pack::zero(), state_ = Pack::zero();
+};
+
 /// `reads_along_key`: block.read is block.k.
 template <class Tile, bool has_column_betas, bool reads_along_key>
 KDA_CHECK_INLINE void oracle_tile(const OracleBlock& block) {
@@ -89,12 +145,14 @@ KDA_CHECK_INLINE void oracle_tile(const OracleBlock& block) {
   const std::size_t rows = block.key_dim;
   Number prediction = Tile::zero();
   Pack prediction_magnitude = Pack::zero();
+  TileError<Tile> errors(block);
   for (std::size_t k = 0; k < rows; ++k) {
     const std::size_t at = k * Pack::count;
     const Number p = Tile::scaled(Tile::load(block.state, at), Tile::broadcast(block.decay, k));
     Tile::store(block.state, at, p);
     (Pack::load(block.state_magnitude + at) * block.decay.hi[k]).store(block.state_magnitude + at);
     Tile::add_product(Tile::broadcast(read, k), p, prediction, prediction_magnitude);
+    errors.add_square(p);
   }
   for (std::size_t t = 0; t < block.tokens; ++t) {
     const std::size_t now = t * rows, next = now + rows;
@@ -104,6 +162,7 @@ KDA_CHECK_INLINE void oracle_tile(const OracleBlock& block) {
     const Number error = error_of<Tile>(value, block.v_low == nullptr ? nullptr : block.v_low + values,
                                         Tile::normalised(prediction));  // e_t = v_t - P_t^T k_t
     const Number beta = strength_of<Tile, has_column_betas>(block.strength, t, values);
+    errors.advance(t, beta, prediction_magnitude, error);
     const Number write = Tile::scaled(error, beta);
     const Pack write_magnitude = absolute(value) + prediction_magnitude;
     Number output = Tile::zero();
@@ -112,7 +171,8 @@ KDA_CHECK_INLINE void oracle_tile(const OracleBlock& block) {
     prediction_magnitude = Pack::zero();
     for (std::size_t k = 0; k < rows; ++k) {
       const std::size_t at = k * Pack::count;
-      Number s = Tile::updated(Tile::broadcast(block.k, now + k), write, Tile::load(block.state, at));
+      const Number decayed = Tile::load(block.state, at);
+      Number s = Tile::updated(Tile::broadcast(block.k, now + k), write, decayed);
       const auto shares =
           Shares<Tile, has_column_betas>::of(block.strength, beta, block.k.hi[now + k], now + k);
       Pack magnitude = updated_magnitude(Pack::load(block.state_magnitude + at), write_magnitude,
@@ -122,13 +182,18 @@ KDA_CHECK_INLINE void oracle_tile(const OracleBlock& block) {
         s = Tile::scaled(s, Tile::broadcast(block.decay, next + k));
         magnitude = magnitude * block.decay.hi[next + k];
         Tile::add_product(Tile::broadcast(read, next + k), s, prediction, prediction_magnitude);
+        errors.add_square(s);
+      } else {
+        errors.add_element(block.decay.hi[now + k], shares.written, decayed, magnitude);
       }
       Tile::store(block.state, at, s);
       magnitude.store(block.state_magnitude + at);
     }
     Tile::store(block.o, t * block.value_stride, Tile::normalised(output));
     output_magnitude.store(block.o_magnitude + t * block.value_stride);
+    errors.add_output(t, output_magnitude);
   }
+  errors.store();
 }
 
 }  // namespace kda_check::kda::KDA_CHECK_ISA

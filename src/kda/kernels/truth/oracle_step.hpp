@@ -14,8 +14,12 @@
 // The second is the sum of the absolute values of the terms of S_t = (1 - beta k^2) P_t + beta k (v - sum_j
 // k_j P_j), followed along t with its own contraction: it neither collapses where a state element happens to
 // cancel, nor grows with T where the delta rule keeps overwriting the same memory.
+//
+// How far the recurrence in fp64 is from the exact one runs with it, column by column (docs/verdicts.md, "The
+// truth"): ColumnError.
 #pragma once
 
+#include "kda/kernels/oracle_blocks.hpp"
 #include "numeric/double_double_functions.hpp"
 
 namespace kda_check::kda {
@@ -27,6 +31,59 @@ KDA_CHECK_BOTH V updated_magnitude(const V& magnitude, const V& write_magnitude,
                                    const Share& written) {
   return magnitude * retained + write_magnitude * written;
 }
+
+/// |S - S*| of a column of the state in fp64 and the exact one, as a norm over k. With A = 1 - beta k k^T, d =
+/// e^g and u = 2^-53, S*_t - S_t = A d (S*_t-1 - S_t-1) + what token t rounds:
+///   |A d| <= max(1, |1 - beta |k|^2|) max_k d
+///   |rounded| <= 4u |P| + beta |k| w,  w = (K + 4) u sum_j |k_j P_j| + 8u |e|
+/// where d, k and beta rounded to fp64 are counted; and of o, |q| |S - S*| + (K + 4) u sum_k |q_k S_k|. What is
+/// left over of the constants is more than the squares of u and the rounding of the bound itself make.
+template <class V>
+struct ColumnError {
+  static constexpr double unit = 0x1p-53, underflow = 0x1p-1000, least_magnitude = 0x1p-900;
+
+  V of_state;                   ///< behind the last token
+  V before = {}, of_write = {};  ///< in front of it, and of what it writes, but for beta k
+
+  static KDA_CHECK_BOTH V larger(const V& a, const V& b) {
+    using numeric::select;
+    return select(a > b, a, b);
+  }
+
+  /// Through a token. `squares`: of P; `read_magnitude`: sum_j |k_j P_j|.
+  KDA_CHECK_BOTH void advance(const TokenNorms& token, double K, const V& beta, const V& squares,
+                              const V& read_magnitude, const V& error) {
+    using numeric::absolute, numeric::broadcast_as, numeric::square_root;
+    const V one = broadcast_as<V>(1.0), decay = broadcast_as<V>(token.decay);
+    const V contraction = larger(one, absolute(one - beta * (token.key * token.key)));
+    before = of_state;
+    const V own = read_magnitude * ((K + 4) * unit) + absolute(error) * (8 * unit);
+    of_write = before * (token.key * token.decay) + own;
+    of_state = before * (decay * contraction * (1 + 4 * K * unit)) +
+               (square_root(squares) * (4 * unit) + absolute(beta) * (own * token.key)) +
+               broadcast_as<V>(underflow);
+  }
+  /// Of the last token's o over its magnitude.
+  KDA_CHECK_BOTH V of_output(const TokenNorms& token, double K, const V& magnitude) const {
+    return share(of_state * token.query + magnitude * ((K + 4) * unit), magnitude);
+  }
+  /// Of an element of the state behind the last token over its magnitude. `decayed`: P; `written`: |beta k|.
+  template <class Share>
+  KDA_CHECK_BOTH V of_element(double decay, const Share& written, const V& decayed,
+                              const V& magnitude) const {
+    using numeric::absolute;
+    return share(before * decay + of_write * written + absolute(decayed) * (4 * unit), magnitude);
+  }
+
+ private:
+  /// Infinite where it is no number.
+  static KDA_CHECK_BOTH V share(const V& error, const V& magnitude) {
+    using numeric::broadcast_as, numeric::select;
+    const V ratio = error / (magnitude + broadcast_as<V>(least_magnitude)),
+            infinite = broadcast_as<V>(__builtin_huge_val());
+    return select(ratio < infinite, ratio, infinite);
+  }
+};
 
 /// In double-double. A sum and its terms are pairs; of a running sum only the high part depends on the one
 /// before it: `added` gives the next one, and what the step adds to the low part.
