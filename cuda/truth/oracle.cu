@@ -158,8 +158,7 @@ class OracleRun {
       values_[slot] = DeviceMemory("values", most_tokens_ * heads_ * d_.V * sizeof(double));
       strengths_[slot] = DeviceMemory("beta", most_tokens_ * heads_ * 2 * sizeof(double));
       if (r_.in_fp64)
-        token_norms_[slot] =
-            DeviceMemory("norms of tokens", most_tokens_ * heads_ * sizeof(kda::TokenNorms));
+        token_norms_[slot] = DeviceMemory("norms of tokens", most_tokens_ * heads_ * sizeof(kda::TokenNorms));
       host_.inputs[slot].reserve(input_bytes_);
       host_.outputs[slot].reserve(output_bytes);
     }
@@ -351,7 +350,8 @@ class OracleRun {
   std::array<TokenTensor, 5> tensors_;
   std::vector<OracleStep> steps_;
   DeviceMemory A_log_, dt_bias_, initial_state_, states_, errors_, worst_;
-  std::array<DeviceMemory, slots> inputs_, norms_, channels_, values_, strengths_, token_norms_;  ///< of a step
+  std::array<DeviceMemory, slots> inputs_, norms_, channels_, values_, strengths_,
+      token_norms_;                    ///< of a step
   std::vector<DeviceMemory> outputs_;  ///< of the steps under way
   std::array<Mark, slots> uploaded_, prepared_, taken_, downloaded_;
   std::vector<Mark> computed_;

@@ -142,8 +142,8 @@ class OracleWarp {
       if constexpr (!Step::has_low)
         if (t + 1 == place_.tokens() && has_errors() && has_row(r)) {
           error_.before = written_[3 * warp_lanes], error_.of_write = written_[4 * warp_lanes];
-          of_elements_ = error_.larger(
-              of_elements_, error_.of_element(x[r].decay_hi, x[r].written, decayed, magnitude(r)));
+          of_elements_ = error_.larger(of_elements_,
+                                       error_.of_element(x[r].decay_hi, x[r].written, decayed, magnitude(r)));
         }
     }
   }

@@ -17,7 +17,7 @@ struct Expected {
   judge::HeadEnergies energy, magnitude_energy;  ///< of the values and of their magnitudes
   double spread = 0;                             ///< of dbeta and of sums over tokens
   double chunk_excess = 0;
-  std::optional<double> error = {};  ///< over magnitudes, at most: of a recurrence in fp64
+  std::optional<double> error = {};           ///< over magnitudes, at most: of a recurrence in fp64
   std::vector<double> least_magnitudes = {};  ///< of o: kda::OutputErrors::least_magnitude() by row
   /// The largest error of what lies behind an output, over its magnitude: known with the grounds of limits.
   kda::ProbedErrors behind = {};

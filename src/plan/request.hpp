@@ -115,8 +115,8 @@ struct Request {
   bool says(std::string_view section) const { return std::ranges::find(only, section) != only.end(); }
   bool has_test() const { return test.value_or(true); }
   OracleChoice oracle_or_usual() const { return oracle.value_or(OracleChoice::double_double); }
-  /// Whether nothing was asked for and the oracle of such a problem begins in fp64, and goes on if that is exact
-  /// enough.
+  /// Whether nothing was asked for and the oracle of such a problem begins in fp64, and goes on if that is
+  /// exact enough.
   bool begins_in_fp64(const kda::Dimensions& dimensions, kda::Pass pass) const;
   /// The device that the oracle of such a problem runs on.
   kda::OracleDevice oracle_device_for(const kda::Dimensions& dimensions, kda::Pass pass) const;

@@ -72,7 +72,7 @@ struct CaseResult {
   std::string oracle;            ///< behind its magnitudes and, against the oracle, its truth
   /// Of values in fp64: none is further from the exact one than this share of its magnitude.
   std::optional<double> oracle_error;
-  std::string oracle_device;     ///< where that ran: "cpu", "NVIDIA H100 80GB HBM3"
+  std::string oracle_device;  ///< where that ran: "cpu", "NVIDIA H100 80GB HBM3"
   Verdict verdict = Verdict::inconclusive;
   std::string reason;
   std::string trials;  ///< of an invariant: what was tried, "1 63 64* 100"

@@ -120,9 +120,9 @@ std::string heading_for(const Document& document, const CaseResult& item) {
   if (against.empty()) return "not run";
   if (against == "oracle")
     return fmt::format("against the oracle ({} recurrence{})", item.oracle,
-                       item.oracle_error ? fmt::format(", off by at most {:.1g} of a magnitude",
-                                                       1.5 * *item.oracle_error)
-                                         : "");
+                       item.oracle_error
+                           ? fmt::format(", off by at most {:.1g} of a magnitude", 1.5 * *item.oracle_error)
+                           : "");
   if (against == "replay") return "against the replay on the CPU: the same bits";
   if (against.starts_with("invariant:")) return fmt::format("invariant {}", against.substr(10));
   return fmt::format("against {}, recorded", against);

@@ -24,14 +24,14 @@ struct OracleStrength {
 };
 /// Of a token, for the error of the recurrence in fp64; rounded up.
 struct TokenNorms {
-  double decay;  ///< max_k e^g; infinite: no bound is known
+  double decay;       ///< max_k e^g; infinite: no bound is known
   double key, query;  ///< |k| and |q|, scale included
 };
 struct OracleError {
   const TokenNorms* tokens = nullptr;
-  double* columns = nullptr;  ///< [lanes of a tile], carried: |S - exact S| over k is at most that
+  double* columns = nullptr;    ///< [lanes of a tile], carried: |S - exact S| over k is at most that
   double* of_output = nullptr;  ///< in, out: the largest error of o over its magnitude
-  double* of_state = nullptr;  ///< out: the same of the state behind the last token
+  double* of_state = nullptr;   ///< out: the same of the state behind the last token
 };
 struct OracleBlock {
   std::size_t tokens, key_dim, value_stride;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <vector>
 
 #include "kda/kernels/table.hpp"
@@ -158,6 +159,50 @@ TEST_CASE("gates and their slopes have their limits at infinities, and NaN where
         for (const double x : hi) CHECK(is(x, row.expected));
       }
   }
+}
+
+TEST_CASE("decays rounded at once are the high parts of the double-double ones, on every instruction set",
+          "[gates]") {
+  enum Kind { stored, softplus_gate, bounded_gate };
+  test::Random random(std::random_device{}());
+  std::size_t ordinary = 0;
+  for (int row = 0; row < 400; ++row) {
+    const Kind kind = Kind(row % 3);
+    const bool has_bias = kind != stored && row % 2 == 1;
+    // Everyday gates, and all that there are: of every size, zero, infinite, none.
+    const bool is_everyday = row % 4 < 2;
+    const auto drawn = [&](double size) {
+      const double values[] = {0, -0.0, inf, -inf, none, huge, 0x1p-1074, size * random.normal()};
+      const double far = std::ldexp(random.uniform(-1, 1), static_cast<int>(random.below(2000)) - 1000);
+      return is_everyday ? size * random.normal() : random.below(2) == 0 ? far : values[random.below(8)];
+    };
+    constexpr std::size_t count = 77;
+    std::vector<double> raw(count), bias(count), zeros(count);
+    for (std::size_t i = 0; i < count; ++i)
+      raw[i] = kind == stored ? -std::fabs(drawn(3)) : drawn(5), bias[i] = drawn(3);
+    const double a = is_everyday ? random.uniform(-3, 3) : drawn(200);
+    const kda::OracleRows biases =
+        has_bias ? kda::OracleRows{bias.data(), zeros.data()} : kda::OracleRows{nullptr, nullptr};
+    const kda::KernelTables tables = kda::kernel_tables();
+    for (int isa = 0; isa < tables.count; ++isa) {
+      const kda::KernelTable* const table = tables.table[isa];
+      std::vector<double> hi = raw, lo(count), fast = raw, unused(count);
+      const kda::OracleGateBlock exact{count, {hi.data(), lo.data()}, biases, a, kind == bounded_gate,
+                                       bound, kind != stored};
+      if (kind != stored) table->oracle.gate(exact);
+      table->oracle.exponential(exact.g, count);
+      kda::OracleGateBlock at_once = exact;
+      at_once.g = {fast.data(), unused.data()};
+      table->oracle.decay(at_once);
+      INFO(table->instruction_set << " kind " << kind << " a " << a);
+      for (std::size_t i = 0; i < count; ++i) {
+        INFO("raw " << raw[i] << " bias " << bias[i] << " fast " << fast[i] << " off by " << fast[i] - hi[i]);
+        REQUIRE(is(fast[i], hi[i]));
+        ordinary += fast[i] > 0 && fast[i] < 1;
+      }
+    }
+  }
+  CHECK(ordinary > 5000);
 }
 
 }  // namespace gate_functions_tests

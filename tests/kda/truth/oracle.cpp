@@ -107,8 +107,6 @@ TEST_CASE("the recurrence in fp64 is nowhere further from the truth than it says
     const double off = std::max(largest(fp64.o, exact.o, fp64.o_magnitude),
                                 largest(fp64.final_state, exact.final_state, fp64.state_magnitude));
     CHECK(off <= fp64.error);
-    if (problem.dimensions().strength == kda::Strength::gates) CHECK(fp64.error == HUGE_VAL);
-    else WARN(name << " off " << off << " stated " << fp64.error);
   }
   CHECK(stated > problems.size() * 3 / 4);
 }

@@ -1,6 +1,6 @@
-// Decays e^g, rounded to fp64, from pairs that are right to some 62 bits: what the double-double functions have
-// in their high parts, at a tenth of the cost, and whether it surely is that. Where it may not be, or something
-// is out of the ordinary, those have to be asked.
+// Decays e^g, rounded to fp64, from pairs that are right to some 62 bits: what the double-double functions
+// have in their high parts, at a tenth of the cost, and whether it surely is that. Where it may not be, or
+// something is out of the ordinary, those have to be asked.
 #pragma once
 
 #include "kda/kernels/truth/gate_functions.hpp"
@@ -57,7 +57,7 @@ class DecaySteps {
     const auto terms = numeric::detail::exp_terms(small.hi, small.lo);
     using numeric::power_from_bits;
     const V scale = power_from_bits<7>(terms.shifted);
-    return {terms.hi * scale, terms.lo * scale};
+    return numeric::quick_two_sum(terms.hi * scale, terms.lo * scale);
   }
   static KDA_CHECK_INLINE Number one_and(const Number& e) {
     const Number sum = numeric::two_sum(of(1), e.hi);

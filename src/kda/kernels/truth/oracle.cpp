@@ -185,15 +185,15 @@ KDA_CHECK_INLINE std::vector<std::size_t> sure_decays(const OracleGateBlock& blo
 void oracle_decay(const OracleGateBlock& block) {
   const DecaySteps<OraclePack> steps(block.A_log, block.lower_bound);
   const std::vector<std::size_t> unsure =
-      !block.has_gate ? sure_decays(block, [&](const OracleNumber& y) __attribute__((always_inline)) {
-        return steps.stored(y.hi);
-      })
-      : block.lower_bounded ? sure_decays(block, [&](const OracleNumber& y) __attribute__((always_inline)) {
-        return steps.bounded(y);
-      })
-                            : sure_decays(block, [&](const OracleNumber& y) __attribute__((always_inline)) {
-                                return steps.softplus(y);
-                              });
+      !block.has_gate ? sure_decays(
+                            block, [&](const OracleNumber& y)
+                                       __attribute__((always_inline)) { return steps.stored(y.hi); })
+      : block.lower_bounded
+          ? sure_decays(
+                block, [&](const OracleNumber& y) __attribute__((always_inline)) { return steps.bounded(y); })
+          : sure_decays(
+                block, [&](const OracleNumber& y)
+                           __attribute__((always_inline)) { return steps.softplus(y); });
   if (unsure.empty()) return;
   const std::size_t count = unsure.size();
   std::vector<double> hi(count), lo(count), bias(count), none(count);

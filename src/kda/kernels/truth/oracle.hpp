@@ -101,7 +101,8 @@ class TileError {
                                 const typename Tile::Number& error) {
     if constexpr (is_bounded)
       if (at_.columns != nullptr)
-        column_.advance(at_.tokens[t], K_, beta, std::exchange(squares_, Pack::zero()), read_magnitude, error);
+        column_.advance(at_.tokens[t], K_, beta, std::exchange(squares_, Pack::zero()), read_magnitude,
+                        error);
   }
   KDA_CHECK_INLINE void add_output(std::size_t t, const Pack& magnitude) {
     if constexpr (is_bounded)
@@ -109,8 +110,8 @@ class TileError {
         output_ = column_.larger(output_, column_.of_output(at_.tokens[t], K_, magnitude));
   }
   template <class Share>
-  KDA_CHECK_INLINE void add_element(double decay, const Share& written,
-                                    const typename Tile::Number& decayed, const Pack& magnitude) {
+  KDA_CHECK_INLINE void add_element(double decay, const Share& written, const typename Tile::Number& decayed,
+                                    const Pack& magnitude) {
     if constexpr (is_bounded)
       state_ = column_.larger(state_, column_.of_element(decay, written, decayed, magnitude));
   }

@@ -32,17 +32,17 @@ KDA_CHECK_BOTH V updated_magnitude(const V& magnitude, const V& write_magnitude,
   return magnitude * retained + write_magnitude * written;
 }
 
-/// |S - S*| of a column of the state in fp64 and the exact one, as a norm over k. With A = 1 - beta k k^T, d =
-/// e^g and u = 2^-53, S*_t - S_t = A d (S*_t-1 - S_t-1) + what token t rounds:
+/// |S - S*| of a column of the state in fp64 and the exact one, as a norm over k. With A = 1 - beta k k^T, d
+/// = e^g and u = 2^-53, S*_t - S_t = A d (S*_t-1 - S_t-1) + what token t rounds:
 ///   |A d| <= max(1, |1 - beta |k|^2|) max_k d
 ///   |rounded| <= 4u |P| + beta |k| w,  w = (K + 4) u sum_j |k_j P_j| + 8u |e|
-/// where d, k and beta rounded to fp64 are counted; and of o, |q| |S - S*| + (K + 4) u sum_k |q_k S_k|. What is
-/// left over of the constants is more than the squares of u and the rounding of the bound itself make.
+/// where d, k and beta rounded to fp64 are counted; and of o, |q| |S - S*| + (K + 4) u sum_k |q_k S_k|. What
+/// is left over of the constants is more than the squares of u and the rounding of the bound itself make.
 template <class V>
 struct ColumnError {
   static constexpr double unit = 0x1p-53, underflow = 0x1p-1000, least_magnitude = 0x1p-900;
 
-  V of_state;                   ///< behind the last token
+  V of_state;                    ///< behind the last token
   V before = {}, of_write = {};  ///< in front of it, and of what it writes, but for beta k
 
   static KDA_CHECK_BOTH V larger(const V& a, const V& b) {
