@@ -39,7 +39,8 @@ struct Recorded {
                 [this, d, keep](const kda::OracleState& state) {
                   calls.push_back({1, state.row, state.head});
                   keep(state.hi, state.lo, state.magnitude, d.K * d.V);
-                }};
+                },
+            .error = [this](double error) { values.push_back(error); }};
   }
 };
 
