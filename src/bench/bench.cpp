@@ -71,8 +71,8 @@ Contestant contestant(const kda::Variant& variant, const kda::Problem& problem,
 }
 
 /// On the CPU unless another device was asked for.
-Contestant oracle(const kda::Problem& problem, DType dtype, const BenchRequest& request,
-                  kda::Pass pass = kda::Pass::forward) {
+Contestant oracle(const kda::Problem& problem, DType dtype, const BenchRequest& request, kda::Pass pass,
+                  kda::OraclePrecision precision) {
   plan::Request words = request.words;
   if (!words.oracle_device) words.oracle_device = plan::OracleDeviceChoice::cpu;
   const kda::OracleDevice device = words.oracle_device_for(problem.dimensions(), pass);
@@ -82,13 +82,15 @@ Contestant oracle(const kda::Problem& problem, DType dtype, const BenchRequest& 
                 "kda-check list says what can run here");
   Contestant result;
   result.row.variant = "oracle";
-  result.row.dtype = "dd";
-  result.row.arithmetic = "double-double, with magnitudes";
+  const bool in_fp64 = precision == kda::OraclePrecision::fp64;
+  result.row.dtype = in_fp64 ? "fp64" : "dd";
+  result.row.arithmetic =
+      in_fp64 ? "with magnitudes, and a bound of its error" : "double-double, with magnitudes";
   result.row.device = on_gpu ? kda::gpu_device_name() : "cpu";
   result.dtype = dtype;
   result.problem = &problem;
   result.row.pass = pass;
-  const kda::OracleOptions options{kda::OraclePrecision::double_double, device};
+  const kda::OracleOptions options{precision, device};
   if (pass == kda::Pass::backward)
     result.run = [&problem, options, chunk = request.chunk_size, threads = request.threads] {
       kda::run_gradient_oracle(problem, options, chunk, threads);
@@ -157,7 +159,9 @@ std::vector<Contestant> contestants(const BenchRequest& request,
   add_rivals(list, request, problems);
   if (!request.with_oracle) return list;
   const auto& [dtype, problem] = *problems.begin();
-  list.push_back(oracle(problem, dtype, request, backward ? kda::Pass::backward : kda::Pass::forward));
+  const kda::Pass pass = backward ? kda::Pass::backward : kda::Pass::forward;
+  list.push_back(oracle(problem, dtype, request, pass, kda::OraclePrecision::double_double));
+  if (!backward) list.push_back(oracle(problem, dtype, request, pass, kda::OraclePrecision::fp64));
   return list;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 #include <fmt/format.h>
 
@@ -83,11 +84,12 @@ TEST_CASE("the fp64 oracle is as exact as fp64 allows", "[oracle]") {
 
 TEST_CASE("the recurrence in fp64 is nowhere further from the truth than it says", "[oracle]") {
   std::vector<std::pair<std::string, kda::Problem>> problems;
+  const auto seed = std::random_device{}() % 100'000;
   for (const auto& [name, spec] : every_option()) problems.emplace_back(name, test::make_problem(spec));
   for (const kda::Recipe& recipe : kda::recipes())
     for (const char* const size : {"T=1,H=1", "T=200,H=1"})
       for (const char* const dtype : {"fp32", "bf16"}) {
-        const std::string text = fmt::format("{}:{},dtype={},seed={}", recipe.name, size, dtype, 1);
+        const std::string text = fmt::format("{}:{},dtype={},seed={}", recipe.name, size, dtype, seed);
         problems.emplace_back(text, kda::parse_regime(text).build());
       }
   std::size_t stated = 0;
