@@ -53,11 +53,13 @@ void presets(Section& section) {
   section.columns = {{"name", {}, Show::code},
                      {"variant", {}, Show::code},
                      {"summary", "whose arithmetic"},
+                     {"source", "read at"},
                      {"evidence", {}},
                      {"words", {}, Show::code}};
   for (const kda::Preset& preset : kda::presets())
     section.add({std::string(preset.name), std::string(preset.variant.empty() ? "any" : preset.variant),
-                 std::string(preset.what), std::string(preset.evidence), std::string(preset.words)});
+                 std::string(preset.what), std::string(preset.source), std::string(preset.evidence),
+                 std::string(preset.words)});
 }
 
 /// Their own parameters, and those whose default is their own.

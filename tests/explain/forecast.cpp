@@ -226,6 +226,10 @@ TEST_CASE("identical keys spoil doubling, in fp16 at 16 rows, in fp32 at 64", "[
   CHECK(outlook("inverse=horner:64", "storage=none") == Outlook::safe);
   CHECK(outlook("inverse=horner:64", "storage=fp16@inverse_operands") == Outlook::breaks);
   CHECK(outlook("inverse=substitution", "storage=none") == Outlook::safe);
+  CHECK(outlook("inverse=paterson:16", "storage=none") == Outlook::safe);
+  CHECK(outlook("inverse=paterson:16", "storage=fp16@inverse_operands") == Outlook::wrong);
+  CHECK(outlook("inverse=paterson:64", "storage=none") == Outlook::wrong);
+  CHECK(outlook("inverse=nested", "storage=fp16@inverse_operands") == Outlook::safe);
 }
 
 TEST_CASE("contraction is that of constant gates", "[forecast]") {

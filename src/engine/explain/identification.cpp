@@ -7,6 +7,7 @@
 
 #include "base/names.hpp"
 #include "engine/findings.hpp"
+#include "kda/arithmetic/presets.hpp"
 #include "report/rows.hpp"
 
 namespace kda_check::engine {
@@ -66,6 +67,9 @@ std::string explained_reason(const Identification& found, const kda::Problem& pr
         percent(found.blocks));
   if (!found.cannot_be_told_apart.empty())
     text += fmt::format("; {} cannot be told apart from it here", some_of(found.cannot_be_told_apart));
+  if (!found.hypothesis.preset.empty())
+    if (const auto source = kda::preset_named(found.hypothesis.preset).source; !source.empty())
+      text += fmt::format("; {} as in {}", found.hypothesis.preset, source);
   return text;
 }
 

@@ -80,6 +80,11 @@ class Scan {
         continue;
       }
       if (form_.decay == DecayForm::anchor_mid) anchor = row(from + std::min(anchor_rows / 2, to - from - 1));
+      std::vector<double> bound(anchor, anchor + chunk_.channels);
+      if (form_.decay == DecayForm::anchor_bound) {
+        for (double& a : bound) a += (form_.anchor_rows - 1) * chunk_.lower_bound / 2;
+        anchor = bound.data();
+      }
       factors(Side::left, from, to, anchor, clamped_limit());
       factors(Side::right, from, to, anchor, clamped_limit());
       diagonal(from, to, anchor);

@@ -19,8 +19,9 @@ namespace kda_check::explain {
 
 struct ChunkGates {
   std::size_t rows, channels;
-  const double* G;  ///< [rows][channels], natural-log cumulative gates, finite
-  Place at;         ///< row and channel unused
+  const double* G;         ///< [rows][channels], natural-log cumulative gates, finite
+  Place at;                ///< row and channel unused
+  double lower_bound = 0;  ///< of a log decay
 };
 
 /// exp(G_i - a), exp(a - G_j); exp(-G_j), G from the start of the chunk, of tail=factored; exp(G_i - a) of

@@ -109,6 +109,9 @@ InverseForecast inverse_forecast(const Arithmetic& form, const InverseGrowth& gr
     result.amplification = std::max(result.amplification, block.doubling_amplification);
   } else if (form.inverse == InverseForm::horner) {
     result.largest = std::max(result.largest, block.horner);
+  } else if (form.inverse == InverseForm::paterson) {
+    result.largest = std::max(result.largest, block.paterson);
+    result.amplification = std::max(result.amplification, block.paterson_amplification);
   }
   for (std::size_t f = 0; f < operands.size(); ++f) {
     result.error[f] = result.amplification * operands[f].unit_roundoff;

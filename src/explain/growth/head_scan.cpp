@@ -68,7 +68,7 @@ class HeadScan {
     for (std::size_t e = 0; e < count; ++e) decay_[e] = numeric::exp(g_[e]);
     const Place at{sequence.index, sequence.batch, head_, (begin - sequence.begin) / chunk_size_, 0, 0};
     for (std::size_t form = 0; form < forms_.size(); ++form)
-      scan_exponents({rows, K_, G_.data(), at}, forms_[form],
+      scan_exponents({rows, K_, G_.data(), at, problem_.options.lower_bound.value_or(0)}, forms_[form],
                      std::min(static_cast<std::size_t>(forms_[form].anchor_rows), chunk_size_), limits_,
                      found_.ranges[form]);
     scan_inverse(strict_lower({rows, K_, k_.data(), read, decay_.data(), beta_.data()}), rows, at,

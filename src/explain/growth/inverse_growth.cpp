@@ -60,7 +60,7 @@ Matrix absolute(Matrix m) {
 /// with p = 1, 3, 7 ... they are the products of doubling, (I - L)(I + L^2)(I + L^4) ..., too.
 void scan_powers(const Matrix& L, const Matrix& A, std::size_t n, const Place& at, InverseGrowth& growth) {
   const std::size_t most = block_sides.back();
-  std::array<double, block_sides.size()> doubling{};
+  std::array<double, block_sides.size()> doubling{}, paterson{};
   Matrix power = L, sum(n * n, 0.0);
   for (std::size_t p = 1; p < std::min(n, most); ++p) {
     if (p > 1) power = product(L, power, n, most, p - 1);
@@ -72,6 +72,8 @@ void scan_powers(const Matrix& L, const Matrix& A, std::size_t n, const Place& a
       const double of_sum = largest_entry(sum, n, side, p, at).value;
       block.horner = larger(block.horner, of_sum);
       if (std::has_single_bit(p + 1)) doubling[s] = larger(doubling[s], of_sum);
+      if (p % 4 == 3) paterson[s] = larger(paterson[s], of_sum);
+      if (p <= 4) paterson[s] = larger(paterson[s], largest_entry(power, n, side, p, at).value);
       if (!std::has_single_bit(p)) continue;
       const Peak of_power = largest_entry(power, n, side, p, at);
       doubling[s] = larger(doubling[s], of_power.value);
@@ -83,6 +85,8 @@ void scan_powers(const Matrix& L, const Matrix& A, std::size_t n, const Place& a
     const double size = largest_entry(A, n, block_sides[s], 0, at).value;
     block.doubling = larger(block.doubling, doubling[s]);
     block.doubling_amplification = larger(block.doubling_amplification, doubling[s] / size);
+    block.paterson = larger(block.paterson, paterson[s]);
+    block.paterson_amplification = larger(block.paterson_amplification, paterson[s] / size);
   }
 }
 
@@ -100,6 +104,8 @@ void InverseGrowth::merge(const InverseGrowth& later) {
     mine.doubling = larger(mine.doubling, other.doubling);
     mine.horner = larger(mine.horner, other.horner);
     mine.doubling_amplification = larger(mine.doubling_amplification, other.doubling_amplification);
+    mine.paterson = larger(mine.paterson, other.paterson);
+    mine.paterson_amplification = larger(mine.paterson_amplification, other.paterson_amplification);
   }
 }
 

@@ -19,9 +19,10 @@ struct BlockGrowth {
   std::size_t exponent = 1;  ///< of that power
   double doubling = 0;       ///< largest |entry| of those powers and of doubling's partial products
   double horner = 0;         ///< largest |entry| of the partial sums I - L + L^2 - ...
+  double paterson = 0;       ///< of those that end behind L^3, L^7 ... and of the powers up to L^4
   /// Largest of (the largest of those powers and products) / (the largest entry of the inverse), one chunk at
-  /// a time: what doubling multiplies the unit roundoff by.
-  double doubling_amplification = 1;
+  /// a time: what doubling multiplies the unit roundoff by; and the same of Paterson and Stockmeyer.
+  double doubling_amplification = 1, paterson_amplification = 1;
 };
 
 struct InverseGrowth {

@@ -59,6 +59,7 @@ enum class DecayForm : std::uint8_t {
   anchor_pair,    ///< factored left of the diagonal block, pairwise inside: what FLA does without safe_gate
   anchor_first,   ///< factored everywhere, anchor = first row of the block
   anchor_mid,     ///< factored everywhere, anchor in the diagonal block = its middle row: FLA with safe_gate
+  anchor_bound,   ///< the same, but its first row plus half of what the lower bound lets a block decay
   factored,       ///< exp(G) exp(-G), G from the start of the block: FlashKDA's with blocks of 16
   reciprocal,     ///< the same; exp(-G) is the reciprocal of exp(G)
   clamp,          ///< anchor_first, the exponents of both factors clamped to +-`clamp` (in powers of two)
@@ -72,6 +73,8 @@ enum class InverseForm : std::uint8_t {
   doubling,       ///< (c) (I - L)(I + L^2)(I + L^4) ... in each block
   doubling_wide,  ///< the same; what a step adds up is not rounded. Blocks of 8 or 16
   horner,         ///< I - L (I - L (I - ...)) in each block
+  paterson,       ///< B + L^4 (B + L^4 (B + ...)) in each block, B = I - L + L^2 - L^3
+  nested,         ///< blocks of 4 rows, of 8, then of 32, each by products of what is left of L
   eliminate,      ///< rank-one updates in each block: as (b), every entry one running sum. Blocks of 8 or 16
   chains,         ///< the same; every entry four running sums, of every fourth term
   solve,          ///< none is multiplied: u, w and the inverse are solutions, blocks of 8 or 16 rows

@@ -65,6 +65,7 @@ constexpr ValueName<DecayForm> decays[] = {{DecayForm::pair, "pair"},
                                            {DecayForm::anchor_pair, "anchor-pair", Number::rows},
                                            {DecayForm::anchor_first, "anchor-first", Number::rows},
                                            {DecayForm::anchor_mid, "anchor-mid", Number::rows},
+                                           {DecayForm::anchor_bound, "anchor-bound", Number::rows},
                                            {DecayForm::factored, "factored", Number::rows},
                                            {DecayForm::reciprocal, "reciprocal", Number::rows},
                                            {DecayForm::clamp, "clamp", Number::exponent}};
@@ -74,6 +75,8 @@ constexpr ValueName<InverseForm> inverses[] = {
     {InverseForm::doubling, "doubling", Number::rows},
     {InverseForm::doubling_wide, "doubling-wide", Number::few_rows},
     {InverseForm::horner, "horner", Number::rows},
+    {InverseForm::paterson, "paterson", Number::rows},
+    {InverseForm::nested, "nested"},
     {InverseForm::eliminate, "eliminate", Number::few_rows},
     {InverseForm::chains, "chains", Number::few_rows},
     {InverseForm::solve, "solve", Number::few_rows}};
@@ -138,8 +141,9 @@ void set_segments(Arithmetic& arithmetic, std::string_view value) {
 
 void set_inverse(Arithmetic& arithmetic, std::string_view value) {
   const auto& row = find_in(inverses, "inverse", value);
+  const double fallback = row.value == InverseForm::nested ? 32 : 16;
   arithmetic.inverse_rows =
-      static_cast<int>(number_of(row.number, "inverse", value, split_word(value).colon, 16));
+      static_cast<int>(number_of(row.number, "inverse", value, split_word(value).colon, fallback));
   arithmetic.inverse = row.value;
 }
 

@@ -12,6 +12,8 @@ struct Preset {
   std::string_view name;
   std::string_view variant;  ///< that is the kernel under it; empty: any
   std::string_view what;     ///< whose arithmetic it is
+  /// The source it was read in: repository, commit, date of the commit where a copy says it. Empty: ours.
+  std::string_view source;
   /// How that is known, its first words one of: "a definition", "proven" (no bit differs), "close"
   /// (measured), "from source" (not measured).
   std::string_view evidence;

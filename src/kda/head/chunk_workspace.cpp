@@ -85,7 +85,8 @@ std::size_t ChunkWorkspace<T>::elements(const Problem& problem, std::size_t rows
   const std::size_t k_stride = padded(problem.dimensions().K), v_stride = padded(problem.dimensions().V);
   const std::size_t of_keys = problem.dimensions().strength == Strength::gates ? 9 : 8;
   return rows * (of_keys * k_stride + 4 * v_stride + 3 * padded(rows) + padding) +
-         2 * problem.dimensions().K * v_stride + ChunkScratch(rows, k_stride, v_stride).total();
+         (rows + 15) / 16 * k_stride + 2 * problem.dimensions().K * v_stride +
+         ChunkScratch(rows, k_stride, v_stride).total();
 }
 
 template <class T>
@@ -116,6 +117,11 @@ ChunkWorkspace<T>::ChunkWorkspace(const Problem& problem, const RunOptions& opti
   block.operations = chunk_operations(problem, options);
   block.decay = arithmetic.decay, block.inverse = arithmetic.inverse;
   block.anchor_rows = std::min<std::size_t>(static_cast<std::size_t>(arithmetic.anchor_rows), rows_);
+  if (block.decay == DecayForm::anchor_bound) {
+    bounds_ = take((rows_ + block.anchor_rows - 1) / block.anchor_rows * k_stride_), block.bounds = bounds_;
+    const double widest = (arithmetic.anchor_rows - 1) * problem.options.lower_bound.value_or(0);
+    half_span_ = static_cast<T>(widest / 2 / (arithmetic.gates == Gates::natural ? 1 : std::numbers::ln2));
+  }
   block.inverse_rows = std::min(static_cast<std::size_t>(arithmetic.inverse_rows), (rows_ + 15) / 16 * 16);
   block.clamp = static_cast<T>(arithmetic.clamp * std::numbers::ln2);
   block.casts = cast_points(arithmetic, options.dtype, problem.beta_is_16_bit(), true);
@@ -168,6 +174,10 @@ void ChunkWorkspace<T>::load(const HeadReader<T>& reader, const HeadTokens& toke
   else
     kernels<T>().cumulate(reduction, G, rows, k_stride_);
   to_base(G);
+  if (bounds_ != nullptr)
+    for (std::size_t from = 0, b = 0; from < rows; from += block.anchor_rows, ++b)
+      for (std::size_t k = 0; k < k_stride_; ++k)
+        bounds_[b * k_stride_ + k] = G[from * k_stride_ + k] + half_span_;
   block.rows = rows;
 }
 

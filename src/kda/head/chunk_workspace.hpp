@@ -61,7 +61,9 @@ class ChunkWorkspace {
   std::size_t rows_, k_stride_, v_stride_;
   tensor::Arena<T> arena_;
   T *q_, *k_, *tail_, *factors_, *v_, *beta_;
-  T* read_;  ///< null: k_
+  T* read_;              ///< null: k_
+  T* bounds_ = nullptr;  ///< of DecayForm::anchor_bound
+  T half_span_ = 0;      ///< what it is above a block's first row
 };
 
 }  // namespace kda_check::kda

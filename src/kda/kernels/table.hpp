@@ -200,6 +200,8 @@ struct ChunkBlock {
   /// - 1.
   const T* filled_end = nullptr;
   bool forms_w = false;  ///< u and w also where Delta::residual has no use for them
+  const T* bounds =
+      nullptr;  ///< DecayForm::anchor_bound: [n / anchor_rows][key_stride], anchors of diagonal blocks
 };
 
 /// ChunkBlock::scratch for chunks of at most `rows` rows, array by array in the order they are used.

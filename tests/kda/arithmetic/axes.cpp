@@ -88,11 +88,13 @@ std::vector<std::string> chunk_values() {
       "merge=halves",   "merge=split:16",    "merge=split:8",   "tail=factored-late",   "output=apart",
       "update=chained", "update=transposed", "update=added",    "delta=chained",        "scale=q-late",
       "beta=keys",      "beta=rows-late",    "decay=pair-rows", "decay=pair-products",  "delta=blocked",
-      "output=fused",   "readout=first",     "readout=centre",  "inverse=solve:8",      "inverse=solve:16"};
+      "output=fused",   "readout=first",     "readout=centre",  "inverse=solve:8",      "inverse=solve:16",
+      "inverse=nested"};
   for (const int rows : {16, 32, 64}) {
-    for (const char* const decay : {"anchor-pair", "anchor-first", "anchor-mid", "factored", "reciprocal"})
+    for (const char* const decay :
+         {"anchor-pair", "anchor-first", "anchor-mid", "anchor-bound", "factored", "reciprocal"})
       values.push_back(fmt::format("decay={}:{}", decay, rows));
-    for (const char* const inverse : {"blocks", "doubling", "horner"})
+    for (const char* const inverse : {"blocks", "doubling", "horner", "paterson"})
       values.push_back(fmt::format("inverse={}:{}", inverse, rows));
   }
   values.insert(values.end(), {"inverse=eliminate:8", "inverse=eliminate:16", "inverse=chains:8",
@@ -169,6 +171,10 @@ TEST_CASE("a preset sets what its words say, whatever was there before", "[axes]
     INFO(preset.name);
     CHECK((preset.evidence == "a definition" || preset.evidence.starts_with("proven") ||
            preset.evidence.starts_with("close") || preset.evidence == "from source"));
+    // Whoever knows another's kernel knows where it was read.
+    const bool is_ours = preset.evidence == "a definition" || preset.name.starts_with("h100");
+    CHECK(preset.source.empty() == is_ours);
+    CHECK((is_ours || preset.source.find('/') < preset.source.find(' ')));
   }
 }
 

@@ -146,6 +146,53 @@ TEST_CASE("saturated gates hide doubling's fault, slow channels show it", "[form
         {"k3_slow:H=1", "inverse=doubling:32" + tf32, 1, anything}});
 }
 
+TEST_CASE(
+    "powers up to the fourth lose what doubling loses, nested blocks nothing: tt-metal#54813, #55420, #55626",
+    "[formulations]") {
+  // Of 18 layers of Kimi K3 on a device Paterson and Stockmeyer kept 8 (doubling: 1), nesting all.
+  const std::string paterson = "inverse=paterson:32", nested = "inverse=nested";
+  hold({{"k3_layer0:H=1", paterson + bf16, 0, 3e-5},
+        {"k3_layer1:H=1", paterson, 1e-6, 1e-5},
+        {"k3_layer1:H=1", paterson + bf16, 2e-2, 0.2},
+        {"k3_layer1:H=1", nested + bf16, 0, 1e-2},
+        {"k3_slow:H=1", "inverse=paterson:16 merge=halves" + bf16, 1e-2, 3e-2},
+        {"k3_slow:H=1", paterson + bf16, 10, anything},
+        {"k3_slow:H=1", nested + bf16, 0, 1.5e-2},
+        {"corr_keys:rho=0.99", "inverse=paterson:16", 2e-5, 1e-3},
+        {"corr_keys:rho=0.99", nested, 0, 6e-6},
+        {"corr_keys:rho=0.99", nested + bf16, 0, 6e-2},
+        {"gate_zero:H=1", nested, 0, 2e-6},
+        {"gate_zero:H=1,T=150", "inverse=paterson:16", 0, 1e-3}});
+}
+
+TEST_CASE(
+    "an anchor at half of the bound has room for twice the gates of the first row, and reads nothing ahead",
+    "[formulations]") {
+  kda::Problem problem =
+      test::make_problem({.T = 64, .gate = kda::Gate::lower_bound, .A_log = false, .dt_bias = false});
+  problem.options.lower_bound = -8;  // 15 rows of it are e^-120, half of them e^-60
+  for (std::size_t i = 0; i < problem.g.size(); ++i) problem.g.set(i, 4 + problem.g.value(i));
+  const test::WholeOracle oracle = test::whole_oracle(problem);
+  CHECK(error_of(problem, oracle, "chunk", "decay=anchor-first:16") == anything);
+  CHECK(error_of(problem, oracle, "chunk", "decay=anchor-bound:16") < 1e-5);
+  CHECK(error_of(problem, oracle, "chunk", "decay=anchor-bound:16 gates=log2 exponential=cuda-fast") < 1e-4);
+
+  const auto differing_before_last = [&](const char* decay) {
+    kda::RunOptions options = test::default_options(problem, "chunk", DType::fp32);
+    kda::set_axis(options.arithmetic, decay);
+    const tensor::Tensor before = test::run(problem, "chunk", options).o;
+    kda::Problem later = kda::clone(problem);
+    const std::size_t last = 56;  // the middle row of a block: what rows before it are counted from
+    for (std::size_t k = 0; k < 8; ++k) later.g.set(last * 8 + k, -3);
+    const tensor::Tensor after = test::run(later, "chunk", options).o;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < last * 6; ++i) count += before.value(i) != after.value(i);
+    return count;
+  };
+  CHECK(differing_before_last("decay=anchor-mid:16") > 0);
+  CHECK(differing_before_last("decay=anchor-bound:16") == 0);
+}
+
 TEST_CASE("without decay and with beta near 2 powers of L grow without bound", "[formulations]") {
   hold({{"gate_zero:H=1", "inverse=substitution", 0, 2e-6},
         {"gate_zero:H=1", "inverse=blocks:16 storage=tf32@products", 0, 6e-3},

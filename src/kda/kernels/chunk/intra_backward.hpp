@@ -252,6 +252,8 @@ KDA_CHECK_TEAM_CALLED void intra_gradients(const ChunkBlock<T>& chunk, const Int
     if (chunk.decay == DecayForm::anchor_mid) {
       const std::size_t half = chunk.anchor_rows / 2;
       diagonal = first + (half < to - from ? half : to - from - 1) * stride;
+    } else if (chunk.bounds != nullptr) {
+      diagonal = chunk.bounds + from / chunk.anchor_rows * stride;
     }
     intra_rows<T, is_fused>(chunk, intra, from, to, from, to, diagonal, false);
     intra_columns<T, is_fused>(chunk, intra, from, to, from, to, diagonal, false);

@@ -220,6 +220,104 @@ KDA_CHECK_TEAM_CALLED void invert_block_by_horner(const InverseBlocks<T, is_fuse
   }
 }
 
+#ifndef __CUDACC__
+
+/// M. Paterson and L. Stockmeyer: B = I - L + L^2 - L^3 and L^4; then X = B + L^4 X from X = B on.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void invert_block_by_paterson(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
+  const std::size_t side = blocks.side, width = blocks.width(), rows = blocks.height(b),
+                    stride = blocks.stride;
+  T* const x = blocks.x + b * side * stride + b * side;
+  T *const base = blocks.power, *const sum = blocks.sum;
+  blocks.factor(blocks.l, b, b, blocks.left);
+  each(rows, rows, [=, l = blocks.left](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+    base[row * width + column] = (row == column ? T(1) : T(0)) - l[row * width + column];
+  });
+  blocks.rounded_copy(blocks.left, blocks.right);
+  blocks.multiply(Start::zero);  // L^2
+  const auto add = [=](T sign) KDA_CHECK_BODY {
+    each(rows, rows, [=](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+      base[row * width + column] = base[row * width + column] + sign * sum[row * width + column];
+    });
+  };
+  add(T(1));
+  blocks.rounded_copy(blocks.sum, blocks.right);
+  blocks.multiply(Start::zero);  // L^3
+  add(T(-1));
+  blocks.rounded_copy(blocks.right, blocks.left);
+  blocks.multiply(Start::zero);  // L^4
+  blocks.rounded_copy(blocks.sum, blocks.left);
+  each(rows, rows, [=](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+    x[row * stride + column] = base[row * width + column];
+  });
+  for (std::size_t done = 4; done < side; done += 4) {
+    blocks.factor(blocks.x, b, b, blocks.right);
+    blocks.multiply(Start::zero);
+    each(rows, rows, [=](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+      x[row * stride + column] = base[row * width + column] + sum[row * width + column];
+    });
+  }
+}
+
+/// The diagonal blocks of 4 rows, A, by Horner's scheme; those of 8 rows, B = A + (A N) A with N what -L has
+/// in them besides; then X = ((I + M) (I + M^2) ...) B with M = B N, N the rest of -L in the block.
+template <class T, bool is_fused>
+KDA_CHECK_TEAM_CALLED void invert_block_by_nesting(const InverseBlocks<T, is_fused>& blocks, std::size_t b) {
+  const std::size_t side = blocks.side, width = blocks.width(), rows = blocks.height(b),
+                    stride = blocks.stride, area = side * width;
+  T* const x = blocks.x + b * side * stride + b * side;
+  T *const sum = blocks.sum, *const power = blocks.power;
+  const auto keep = [=, &blocks](T* target, std::size_t within, std::size_t outside) KDA_CHECK_BODY {
+    blocks.factor(blocks.l, b, b, target);
+    each(side, width, [=](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+      T& entry = target[row * width + column];
+      entry = row / within == column / within && row / outside != column / outside ? -entry : T(0);
+    });
+  };
+  const auto add_unit = [=](T* target) KDA_CHECK_BODY {
+    each(side, [=](std::size_t row) KDA_CHECK_BODY { target[row * width + row] += T(1); });
+  };
+  const auto store = [=](auto entry) KDA_CHECK_BODY {
+    each(rows, rows, [=](std::size_t row, std::size_t column) KDA_CHECK_BODY {
+      x[row * stride + column] = entry(row, column);
+    });
+  };
+  keep(blocks.left, 4, 1);
+  store([=, n = blocks.left](std::size_t row, std::size_t column)
+            KDA_CHECK_BODY { return (row == column ? T(1) : T(0)) + n[row * width + column]; });
+  for (int step = 0; step < 2; ++step) {
+    blocks.factor(blocks.x, b, b, blocks.right);
+    blocks.multiply(Start::zero);
+    store([=](std::size_t row, std::size_t column)
+              KDA_CHECK_BODY { return (row == column ? T(1) : T(0)) + sum[row * width + column]; });
+  }
+  keep(blocks.right, 8, 4);
+  blocks.factor(blocks.x, b, b, blocks.left);
+  blocks.multiply(Start::zero);  // A N
+  blocks.rounded_copy(blocks.left, blocks.right);
+  blocks.rounded_copy(blocks.sum, blocks.left);
+  blocks.multiply(Start::zero);
+  store([=](std::size_t row, std::size_t column)
+            KDA_CHECK_BODY { return x[row * stride + column] + sum[row * width + column]; });
+  keep(blocks.right, side, 8);
+  blocks.factor(blocks.x, b, b, blocks.left);
+  blocks.multiply(Start::zero);  // M
+  each(area, [=](std::size_t e) KDA_CHECK_BODY { power[e] = sum[e]; });
+  blocks.rounded_copy(blocks.sum, blocks.left);
+  blocks.rounded_copy(blocks.sum, blocks.right);
+  blocks.multiply(Start::zero);  // M^2; blocks have 32 rows, so M^4 is zero
+  add_unit(power), add_unit(sum);
+  blocks.rounded_copy(power, blocks.left);
+  blocks.rounded_copy(sum, blocks.right);
+  blocks.multiply(Start::zero);
+  blocks.rounded_copy(blocks.sum, blocks.left);
+  blocks.factor(blocks.x, b, b, blocks.right);
+  blocks.multiply(Start::zero);
+  store([=](std::size_t row, std::size_t column) KDA_CHECK_BODY { return sum[row * width + column]; });
+}
+
+#endif
+
 /// X_ij becomes -`product`, of the layout of blocks.sum.
 template <class T, bool is_fused>
 KDA_CHECK_TEAM_CALLED void store_merged(const InverseBlocks<T, is_fused>& blocks, std::size_t i,
@@ -333,6 +431,10 @@ KDA_CHECK_TEAM_CALLED void invert(const InverseWay& way, const SumOrder& order, 
     } else if (form == InverseForm::horner) {
       invert_block_by_horner(blocks, b);
 #ifndef __CUDACC__
+    } else if (form == InverseForm::paterson) {
+      invert_block_by_paterson(blocks, b);
+    } else if (form == InverseForm::nested) {
+      invert_block_by_nesting(blocks, b);
     } else if (form == InverseForm::eliminate) {
       eliminate<T, is_fused>(way.subnormals, blocks.height(b), l + first, x + first, stride);
     } else if (form == InverseForm::chains) {

@@ -317,6 +317,9 @@ KDA_CHECK_TEAM_CALLED void score_rows(const ChunkBlock<T>& chunk, std::size_t fr
     const std::size_t half = chunk.anchor_rows / 2, middle = half < to - from ? half : to - from - 1;
     anchor = first_row + middle * chunk.key_stride;
     scale_left(chunk, from, to, anchor, inside, scratch);
+  } else if (chunk.bounds != nullptr) {
+    anchor = chunk.bounds + from / chunk.anchor_rows * chunk.key_stride;
+    scale_left(chunk, from, to, anchor, inside, scratch);
   } else if (left != inside && !is_pairwise(chunk.decay)) {
     scale_left(chunk, from, to, anchor, inside, scratch);
   }
