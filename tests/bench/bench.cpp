@@ -148,7 +148,7 @@ TEST_CASE("bench says why a dtype of several was not timed", "[bench]") {
   std::vector<std::string> warnings;
   request.warning = [&](const std::string& text) { warnings.push_back(text); };
   const report::Document document = bench::bench(request);
-  CHECK(items_of(document, "rows").size() == 2);  // the oracle too
+  CHECK(items_of(document, "rows").size() == 3);  // the oracle too, in double-double and in fp64
   REQUIRE(warnings.size() == 1);
   CHECK_THAT(warnings[0], ContainsSubstring("recurrent fp64: ") && ContainsSubstring("fp32 only"));
 }
@@ -171,7 +171,7 @@ TEST_CASE("bench reports every variant, the oracle and a share of the peak", "[b
     for (const char* const of_device : {"ms", "spread", "floor_ms", "over_floor"})
       CHECK(row.is_nothing(of_device));
   }
-  CHECK(here == test::cpu_variants().size() + 1);
+  CHECK(here == test::cpu_variants().size() + 2);
   CHECK((here == rows.size()) == machine.is_nothing("copy_gb_per_s"));
 }
 
