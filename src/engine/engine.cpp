@@ -162,10 +162,14 @@ bool says_something(const report::Document& part) {
          !part.problems.front().notes.empty();
 }
 
-/// Threads that a unit is worth: starting one costs, and so does sharing a tenth of a second.
-int threads_for(const Unit& unit, int threads) {
-  constexpr double worth_a_thread = 0.05;
-  return static_cast<int>(std::clamp(unit.seconds / worth_a_thread, 1.0, static_cast<double>(threads)));
+/// Threads that one of so many units is worth: each costs to share with, and others want them too. Those that
+/// nobody else wants are worth it sooner.
+int threads_for(const Unit& unit, std::size_t units, int threads) {
+  const auto worth = [&](double seconds, double most) {
+    return static_cast<int>(std::clamp(unit.seconds / seconds, 1.0, std::max(most, 1.0)));
+  };
+  const double all = threads;
+  return std::max(worth(0.05, all), worth(0.001, all / static_cast<double>(units)));
 }
 
 /// Units at work, each with its share of threads and memory; what they give comes out in their order.
@@ -208,7 +212,7 @@ class Schedule {
       if (next_ == units_.size() || failure_ || enough_ || interrupted()) return;
       const std::size_t mine = next_++;
       const Unit& unit = units_[mine];
-      const int threads = threads_for(unit, execution_.resources.threads);
+      const int threads = threads_for(unit, units_.size(), execution_.resources.threads);
       // In turn: a large one is not overtaken for ever by small ones.
       const auto fits = [&] {
         return failure_ || interrupted() ||
