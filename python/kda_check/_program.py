@@ -102,18 +102,18 @@ def run(
     shown, program = " ".join(["kda-check", *arguments]), find()
     end = None if timeout is None else time.monotonic() + number(timeout, "timeout")
     formats = [f"--report={name}=/dev/fd/{_staying.FIRST_FILE + i}" for i, name in enumerate(reports)]
-    words = [*arguments, *formats, *(["--report=text"] if reports else [])]
-    if any("\0" in word for word in words):
+    command = [*arguments, *formats, *(["--report=text"] if reports else [])]
+    if any("\0" in word for word in command):
         raise ValueError("embedded null byte")
     variables = {**os.environ, **(environment or {})}
     with contextlib.ExitStack() as kept:
-        files = {name: kept.enter_context(_scratch.file()) for name in ("stdout", "stderr", *reports)}
+        files = {name: kept.enter_context(_scratch.file(name)) for name in ("stdout", "stderr", *reports)}
         numbers = [file.fileno() for file in files.values()]
         if told is not None:
             variables["KDA_CHECK_PROGRESS"] = str(_staying.FIRST_FILE + len(reports))
             numbers.append(kept.enter_context(_telling(told)))
         try:
-            code = _staying.run(program, words, variables, numbers, end, meanwhile)
+            code = _staying.run(program, command, variables, numbers, end, meanwhile)
         except _staying.OutOfTime as expired:
             raise ProgramTimeout(f"kda-check did not end within {timeout:g} s: {shown}") from expired
         except _staying.NotStarted as error:

@@ -31,7 +31,8 @@ def folder(needed: int = 0) -> Iterator[str]:
         _sweep(parent)
         path = tempfile.mkdtemp(prefix=_prefix(), dir=parent)
     except OSError as failure:
-        raise _program.EnvironmentProblem(f"no folder for temporary files: {failure.strerror}; hint: TMPDIR says where") from failure
+        said = f"no folder for temporary files: {failure.strerror}; hint: TMPDIR says where"
+        raise _program.EnvironmentProblem(said) from failure
     try:
         with _locked(path, fcntl.LOCK_SH):
             yield path
@@ -48,10 +49,10 @@ def _prefix() -> str:
     return f"{PREFIX}{os.getpid()}-"
 
 
-def file() -> IO[bytes]:
-    """An empty one in memory, without a name."""
+def file(name: str) -> IO[bytes]:
+    """An empty one in memory, in no folder."""
     if hasattr(os, "memfd_create"):  # not where Python was built for older systems
-        return os.fdopen(os.memfd_create("kda-check"), "w+b", 0)
+        return os.fdopen(os.memfd_create(name), "w+b", 0)
     return tempfile.TemporaryFile(buffering=0)
 
 

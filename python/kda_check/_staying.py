@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import resource
 import socket
@@ -12,7 +13,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from select import select
 from typing import Any
 
@@ -44,13 +45,13 @@ class Gone(Exception):
 class Process:
     """Ends with this process, whatever becomes of it."""
 
-    def __init__(self, program: str, key: Any, environment: Mapping[str, str], out: int, error: int) -> None:
+    def __init__(self, program: str, key: Any, environment: dict[str, str], out: int, error: int) -> None:
         self.key, self.is_new = key, True
         self.socket, there = socket.socketpair()
         try:
             with there:  # what it says at its start is said of its first job
                 command = [program, "serve", *_scratch.beginnings()]
-                self.process = subprocess.Popen(command, stdin=there, stdout=out, stderr=error, env=environment)
+                self.process = subprocess.Popen(command, stdin=there.fileno(), stdout=out, stderr=error, env=environment)
         except BaseException as error:
             self.socket.close()
             if isinstance(error, OSError):
@@ -59,7 +60,7 @@ class Process:
         with _lock:
             _all.add(self)
 
-    def begin(self, words: Sequence[str], environment: Mapping[str, str], files: Sequence[int], end: float | None) -> None:
+    def begin(self, words: Sequence[str], environment: dict[str, str], files: Sequence[int], end: float | None) -> None:
         """files: standard output and error, then the others. Raises Gone, OutOfTime."""
         texts = [str(len(files) + 1), str(len(words)), *words, *(f"{key}={x}" for key, x in environment.items())]
         job = b"".join(os.fsencode(text) + b"\0" for text in texts)
@@ -77,8 +78,9 @@ class Process:
             os.close(folder)
         self.is_new = False
 
-    def is_at_work(self) -> bool:
-        return not select([self.socket], [], [], 0)[0]
+    def is_at_work(self, end: float | None) -> bool:
+        """And may be, before that time."""
+        return not select([self.socket], [], [], 0)[0] and (end is None or time.monotonic() < end)
 
     def finish(self, end: float | None) -> tuple[int, bool]:
         """The exit code, and whether it stays; that of the process where it ended in the middle. Raises OutOfTime."""
@@ -93,7 +95,7 @@ class Process:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         self.end()
-        return self.process.returncode
+        return int(self.process.returncode)
 
     @contextlib.contextmanager
     def _within(self, end: float | None) -> Any:
@@ -118,7 +120,7 @@ class Process:
 
 
 def run(
-    program: str, words: Sequence[str], environment: Mapping[str, str], files: Sequence[int], end: float | None,
+    program: str, words: Sequence[str], environment: dict[str, str], files: Sequence[int], end: float | None,
     meanwhile: Callable[[Callable[[], bool]], None] | None,
 ) -> int:  # fmt: skip
     """Has it done; the exit code, as of a process: below zero where a signal ended it. Raises OutOfTime at `end`, and
@@ -137,7 +139,7 @@ def run(
                     continue
                 return process.status()
             if meanwhile is not None:
-                meanwhile(lambda: process.is_at_work() and (end is None or time.monotonic() < end))
+                meanwhile(functools.partial(process.is_at_work, end))
             code, stays = process.finish(end)
             return code
         finally:
@@ -147,7 +149,7 @@ def run(
                 process.end()
 
 
-def _key(program: str, environment: Mapping[str, str]) -> Any:
+def _key(program: str, environment: dict[str, str]) -> Any:
     """What must be alike for one process to do the job of another."""
     status = os.stat(program)
     variables = sorted((key, x) for key, x in environment.items() if key.startswith(AT_START))

@@ -189,8 +189,8 @@ class Server {
       if (::fchdir(folder) != 0) throw Error(ErrorKind::environment, "cannot enter the folder of the call");
       return called_with(job.words);
     });
-    std::fflush(stdout);
-    std::fflush(stderr);
+    std::fflush(nullptr);
+    if (::chdir("/") != 0) return exit_code(ErrorKind::environment);
     for (std::size_t i = 1; i < job.files.size(); ++i) place(nothing_.number(), i);
     return code;
   }
