@@ -105,12 +105,12 @@ def run(
     command = [*arguments, *formats, *(["--report=text"] if reports else [])]
     if any("\0" in word for word in command):
         raise ValueError("embedded null byte")
-    variables = {**os.environ, **(environment or {})}
+    variables = {**os.environb, **{os.fsencode(key): os.fsencode(x) for key, x in (environment or {}).items()}}
     with contextlib.ExitStack() as kept:
         files = {name: kept.enter_context(_scratch.file(name)) for name in ("stdout", "stderr", *reports)}
         numbers = [file.fileno() for file in files.values()]
         if told is not None:
-            variables["KDA_CHECK_PROGRESS"] = str(_staying.FIRST_FILE + len(reports))
+            variables[b"KDA_CHECK_PROGRESS"] = b"%d" % (_staying.FIRST_FILE + len(reports))
             numbers.append(kept.enter_context(_telling(told)))
         try:
             code = _staying.run(program, command, variables, numbers, end, meanwhile)

@@ -23,10 +23,10 @@ FIRST_FILE = 16  # /dev/fd/16 is the first of the files of a job (src/cli/serve.
 SERVED = struct.Struct("=ii")  # the exit code, and whether the process stays
 MOST_IDLE = 4
 # Variables that a process looks at once, or a library of it. All others are those of the job.
-AT_START = ("KDA_CHECK_ISA", "KDA_CHECK_NCCL", "CUDA_", "NVIDIA_", "NCCL_", "LD_", "MALLOC_", "GLIBC_", "HDF5_")
+AT_START = (b"KDA_CHECK_ISA", b"KDA_CHECK_NCCL", b"CUDA_", b"NVIDIA_", b"NCCL_", b"LD_", b"MALLOC_", b"GLIBC_", b"HDF5_")
 LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_STACK, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _all, _idle = set["Process"](), list["Process"]()
 
 
@@ -45,7 +45,7 @@ class Gone(Exception):
 class Process:
     """Ends with this process, whatever becomes of it."""
 
-    def __init__(self, program: str, key: Any, environment: dict[str, str], out: int, error: int) -> None:
+    def __init__(self, program: str, key: Any, environment: dict[bytes, bytes], out: int, error: int) -> None:
         self.key, self.is_new = key, True
         self.socket, there = socket.socketpair()
         try:
@@ -60,10 +60,10 @@ class Process:
         with _lock:
             _all.add(self)
 
-    def begin(self, words: Sequence[str], environment: dict[str, str], files: Sequence[int], end: float | None) -> None:
+    def begin(self, words: Sequence[str], environment: dict[bytes, bytes], files: Sequence[int], end: float | None) -> None:
         """files: standard output and error, then the others. Raises Gone, OutOfTime."""
-        texts = [str(len(files) + 1), str(len(words)), *words, *(f"{key}={x}" for key, x in environment.items())]
-        job = b"".join(os.fsencode(text) + b"\0" for text in texts)
+        texts = [*map(os.fsencode, [str(len(files) + 1), str(len(words)), *words]), *map(b"=".join, environment.items())]
+        job = b"\0".join(texts) + b"\0"
         folder = os.open(".", os.O_PATH | os.O_DIRECTORY)
         try:
             with self._within(end):
@@ -120,7 +120,7 @@ class Process:
 
 
 def run(
-    program: str, words: Sequence[str], environment: dict[str, str], files: Sequence[int], end: float | None,
+    program: str, words: Sequence[str], environment: dict[bytes, bytes], files: Sequence[int], end: float | None,
     meanwhile: Callable[[Callable[[], bool]], None] | None,
 ) -> int:  # fmt: skip
     """Has it done; the exit code, as of a process: below zero where a signal ended it. Raises OutOfTime at `end`, and
@@ -149,7 +149,7 @@ def run(
                 process.end()
 
 
-def _key(program: str, environment: dict[str, str]) -> Any:
+def _key(program: str, environment: dict[bytes, bytes]) -> Any:
     """What must be alike for one process to do the job of another."""
     status = os.stat(program)
     variables = sorted((key, x) for key, x in environment.items() if key.startswith(AT_START))
@@ -184,7 +184,7 @@ def _end_idle() -> None:
 def _forget() -> None:
     """In a child that was forked: they are not its own, and end without it."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for each in _all:
         each.socket.close()
         each.process.returncode = 0  # not to be waited for
