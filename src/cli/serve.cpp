@@ -102,9 +102,6 @@ class Watch {
 
  private:
   [[noreturn]] void watch() {
-    sigset_t all;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
     pollfd both[] = {{socket_, POLLRDHUP, 0}, {process_.number(), POLLIN, 0}};
     while (::poll(both, 2, -1) <= 0) {
     }
@@ -114,11 +111,12 @@ class Watch {
     const bool is_gone = process_.is_open() ? ::poll(&gone, 1, 1000) > 0 : ::kill(peer_, 0) != 0;
     if (is_gone) remove_folders(left_behind_);
     interrupt(SIGHUP);
-    for (int waited = 0;; waited += step_ms) {
+    for (int waited = 0; waited < in_order_ms; waited += step_ms) {
       ::usleep(step_ms * 1000);
       if (is_gone) remove_folders(left_behind_);
-      if (waited >= in_order_ms) interrupt(SIGHUP);  // which strikes
     }
+    interrupt(SIGHUP);  // at once
+    ::_exit(exit_code(ErrorKind::internal));
   }
 
   int socket_;
