@@ -40,8 +40,9 @@ using std::chrono::milliseconds;
 constexpr int first_file = 16, most_files = 8;
 constexpr std::size_t streams = 3;  ///< what every job has: its folder, standard output and error
 constexpr std::size_t longest_job = std::size_t{64} << 20;
-/// After this much idleness memory goes back: who calls a kernel between two jobs is back sooner.
-constexpr milliseconds idle{1000};
+/// After this much idleness memory goes back, and then the process ends, which has a GPU's context: who calls
+/// a kernel between two jobs is back sooner.
+constexpr milliseconds idle{1000}, forsaken{300'000};
 
 struct Job {
   Words words, environment;
@@ -142,26 +143,36 @@ class Server {
 
   int serve() {
     const pid_t own = ::getpid();
-    while (std::optional<Job> job = next()) {
+    while (is_wanted()) {
+      std::optional<Job> job = next();
+      if (!job) lost();
       // For another process to do: a device that was lost stays so until this one ends.
       if (!kda::gpu_is_well()) return 0;
-      if (::send(socket_.number(), "+", 1, MSG_NOSIGNAL) != 1) break;
+      if (::send(socket_.number(), "+", 1, MSG_NOSIGNAL) != 1) lost();
       const int code = done(std::move(*job));
       if (::getpid() != own) return code;  // a process that the job started, and that comes to its end
       const bool stays = code < exit_code(ErrorKind::environment) && kda::gpu_is_well();
       const ServedJob served{code, stays ? 1 : 0};
-      if (::send(socket_.number(), &served, sizeof served, MSG_NOSIGNAL) != sizeof served) break;
+      if (::send(socket_.number(), &served, sizeof served, MSG_NOSIGNAL) != sizeof served) lost();
       if (!stays) return 0;
     }
-    for (;;) sleep_for(milliseconds(1000));  // the watch ends it
+    return 0;
   }
 
  private:
+  /// Who started it is gone: the watch ends it.
+  [[noreturn]] static void lost() {
+    for (;;) sleep_for(milliseconds(1000));
+  }
+
+  bool is_wanted() const {
+    if (wait_until_ready(socket_.number(), POLLIN, idle)) return true;
+    kda::give_back_gpu_memory();
+    ::malloc_trim(0);
+    return wait_until_ready(socket_.number(), POLLIN, forsaken);
+  }
+
   std::optional<Job> next() {
-    if (!wait_until_ready(socket_.number(), POLLIN, idle)) {
-      kda::give_back_gpu_memory();
-      ::malloc_trim(0);
-    }
     const std::optional<std::string> message = fixture::receive_message(socket_.number(), longest_job);
     if (!message) return std::nullopt;
     Words texts = texts_of(*message);

@@ -13,8 +13,9 @@ namespace kda_check::cli {
 /// standard output and error, then those that it knows as /dev/fd/16, 17 ... One byte says that it was taken;
 /// then comes a ServedJob. Where the socket ends before that byte nothing was done of it.
 ///
-/// It ends with the process at the other end, however that ends, in the middle of a job too; and by itself
-/// where something may be left of a job: for want of memory or a device, or for a bug.
+/// It ends with the process at the other end, however that ends, in the middle of a job too; by itself where
+/// something may be left of a job, for want of memory or a device or for a bug; and when nobody asked for
+/// long.
 int serve(const plan::Words& words);
 
 struct ServedJob {
