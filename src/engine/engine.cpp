@@ -162,14 +162,14 @@ bool says_something(const report::Document& part) {
          !part.problems.front().notes.empty();
 }
 
-/// Threads that one of so many units is worth: each costs to share with, and others want them too. Those that
-/// nobody else wants are worth it sooner.
+/// Threads that one of so many units is worth: each costs to share with, and other processes may want it. The
+/// first few are worth it sooner, where no other unit wants them.
 int threads_for(const Unit& unit, std::size_t units, int threads) {
   const auto worth = [&](double seconds, double most) {
-    return static_cast<int>(std::clamp(unit.seconds / seconds, 1.0, std::max(most, 1.0)));
+    return std::clamp(unit.seconds / seconds, 1.0, most);
   };
-  const double all = threads;
-  return std::max(worth(0.05, all), worth(0.001, all / static_cast<double>(units)));
+  const double all = threads, few = std::clamp(all / static_cast<double>(units), 1.0, 4.0);
+  return static_cast<int>(std::max(worth(0.05, all), worth(0.001, few)));
 }
 
 /// Units at work, each with its share of threads and memory; what they give comes out in their order.
