@@ -20,6 +20,8 @@ std::string unavailable() { return reason; }
 std::string device_text() { return reason; }
 std::string device_name() { return {}; }
 void make_ready() {}
+bool is_well() { return true; }
+void give_back_memory() {}
 std::size_t device_count() { return 0; }
 std::string device_text_of(int) { return reason; }
 void use_device(int) { throw Error(ErrorKind::environment, reason); }

@@ -1,14 +1,12 @@
-// The one place where exceptions end and become a line on standard error and an exit code.
-#include <fmt/format.h>
+// What must hold before there is any work, and the exit code.
+#include <unistd.h>
 
 #include <cstdio>
-#include <exception>
-#include <new>
 
 #include "base/error.hpp"
 #include "base/interruption.hpp"
 #include "base/memory.hpp"
-#include "base/names.hpp"
+#include "base/sanitized.hpp"
 #include "base/shortage.hpp"
 #include "cli/app.hpp"
 #include "cli/progress.hpp"
@@ -17,12 +15,6 @@
 #include "numeric/environment.hpp"
 
 namespace {
-
-int report(kda_check::ErrorKind kind, const char* text) {
-  std::fflush(stdout);
-  kda_check::cli::write_stderr(fmt::format("kda-check: error: {}\n", kda_check::printable(text)));
-  return kda_check::exit_code(kind);
-}
 
 void check_floating_point() {
   const std::string defect = kda_check::numeric::floating_point_defect();
@@ -39,26 +31,17 @@ void check_floating_point() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using kda_check::ErrorKind;
   kda_check::give_back_large_blocks();
   kda_check::prepare_signals();
   kda_check::cli::reserve_standard_streams();
-  try {
+  const int code = kda_check::cli::guarded([&] {
     kda_check::require_stack();
     check_floating_point();
     kda_check::fixture::prepare_reading();
-    return kda_check::cli::app_main(argc, argv);
-  } catch (const kda_check::Interrupted& interrupted) {
-    kda_check::end_by_signal(interrupted.signal);
-  } catch (const kda_check::Error& error) {
-    return report(error.kind(), error.what());
-  } catch (const std::bad_alloc&) {
-    return report(ErrorKind::environment,
-                  "out of memory; hint: smaller fixtures, a smaller shape or fewer --threads");
-  } catch (const std::exception& error) {
-    return report(
-        ErrorKind::internal,
-        fmt::format("a bug in kda-check: {}; hint: please report it with the command line", error.what())
-            .c_str());
-  }
+    return kda_check::cli::called_with({argv + 1, argv + argc});
+  });
+  std::fflush(nullptr);
+  // All is written, and the system takes memory and devices back sooner than they would be tidied up.
+  if (!kda_check::is_sanitized) ::_exit(code);
+  return code;
 }

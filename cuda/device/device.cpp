@@ -61,10 +61,13 @@ std::size_t shared_memory() { return device().shared_bytes; }
 int compute_capability() { return 10 * device().major + device().minor; }
 void make_ready() {
   if (!device().reason.empty()) return;
-  // What kernels take of memory for threads stays: to give it back and to take it again all that run must
-  // end.
-  cudaSetDeviceFlags(cudaDeviceLmemResizeToMax);
-  cudaFree(nullptr);
+  static const cudaError_t begun = [] {
+    // What kernels take of memory for threads stays: to give it back and to take it again all that run must
+    // end.
+    cudaSetDeviceFlags(cudaDeviceLmemResizeToMax);
+    return cudaFree(nullptr);
+  }();
+  static_cast<void>(begun);
 }
 std::string device_name() { return device().reason.empty() ? device().name : std::string(); }
 std::string device_text() { return text_of(device()); }

@@ -19,6 +19,12 @@ std::string device_name();
 /// Begins what the first use of the device would wait for. Errors show at that use.
 void make_ready();
 
+/// Whether all devices that this process has memory of still work: a kernel that failed, or a reset, takes
+/// what is there with it.
+bool is_well();
+/// To the driver, on all of them: memory that is kept for whoever asks next.
+void give_back_memory();
+
 /// Devices that the driver shows.
 std::size_t device_count();
 /// "NVIDIA H100 80GB HBM3, sm_90"

@@ -48,9 +48,10 @@ class Pool {
     cudaGetLastError();
     free_unused_inputs();
     cudaDeviceSynchronize();
-    cudaMemPoolTrimTo(pool_, 0);  // what is left is in pieces
+    give_back();  // what is left is in pieces
     return cudaMallocFromPoolAsync(memory, bytes, pool_, filling_.get());
   }
+  void give_back() const { cudaMemPoolTrimTo(pool_, 0); }
 
  private:
   std::uint64_t attribute(cudaMemPoolAttr which) const {
@@ -61,13 +62,31 @@ class Pool {
   cudaMemPool_t pool_ = nullptr;
   Stream filling_;
 };
+struct Pools {
+  std::mutex mutex;
+  std::map<int, Pool> by_device;
+};
+Pools& pools() {
+  static auto& only = *new Pools;  // at the end of the process the runtime may be gone
+  return only;
+}
 /// That of the device this thread is at.
 const Pool& pool() {
-  static std::mutex mutex;
-  static auto& pools = *new std::map<int, Pool>;  // at the end of the process the runtime may be gone
   const int device = this_device();
-  const std::lock_guard lock(mutex);
-  return pools.try_emplace(device, device).first->second;
+  const std::lock_guard lock(pools().mutex);
+  return pools().by_device.try_emplace(device, device).first->second;
+}
+
+/// Whether body(pool) is true at each device of which there is memory. This thread is at the first
+/// afterwards.
+template <class Body>
+bool at_all_devices(const Body& body) {
+  const std::lock_guard lock(pools().mutex);
+  bool is_true = true;
+  for (const auto& [device, pool] : pools().by_device)
+    is_true = cudaSetDevice(device) == cudaSuccess && body(pool) && is_true;
+  if (pools().by_device.size() > 1) cudaSetDevice(0);
+  return is_true;
 }
 
 std::string out_of_memory(const char* name, std::size_t bytes) {
@@ -85,6 +104,17 @@ std::size_t free_memory() {
   std::size_t available = 0, total = 0;
   check(cudaMemGetInfo(&available, &total), "asking for free memory");
   return available + pool().unused() + bytes_of_unused_inputs();
+}
+
+bool is_well() {
+  return at_all_devices([](const Pool&) { return cudaDeviceSynchronize() == cudaSuccess; });
+}
+
+void give_back_memory() {
+  at_all_devices([](const Pool& pool) {
+    pool.give_back();
+    return true;
+  });
 }
 
 // Delegates, so that what was allocated is freed when something after it throws.

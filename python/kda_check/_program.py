@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from . import _scratch, _staying
 from ._kinds import number
 from ._names import printable
 
@@ -89,7 +90,7 @@ def run(
 ) -> Finished:
     """Runs the program with `arguments` and waits for its end.
 
-    reports: formats to ask for besides the text (json, html ...); each comes through a pipe, no file is left. timeout:
+    reports: formats to ask for besides the text (json, html ...); no file is left of it. timeout:
     seconds. environment: variables to add. accept: exit codes that are no error; 1, a FAIL, is a result. meanwhile:
     called while it runs, with a function that says whether it does and may. told: called on another thread with the share
     that is done and what is being done; what it raises is raised in the end. Raises a KdaCheckError with the program's
@@ -100,68 +101,54 @@ def run(
     """
     shown, program = " ".join(["kda-check", *arguments]), find()
     end = None if timeout is None else time.monotonic() + number(timeout, "timeout")
-    pipes = {name: os.pipe() for name in reports}
-    formats = [f"--report={name}=/dev/fd/{target}" for name, (_, target) in pipes.items()]
-    command = [program, *arguments, *formats, *(["--report=text"] if reports else [])]
-    found: dict[str, bytearray] = {}
-    if told is not None:
-        pipes["progress"] = os.pipe()
-        environment = {**(environment or {}), "KDA_CHECK_PROGRESS": str(pipes["progress"][1])}
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=[target for _, target in pipes.values()],
-            env={**os.environ, **(environment or {})},
-        )
-    except BaseException as error:
-        for source, _ in pipes.values():
-            os.close(source)
-        if isinstance(error, OSError):
-            raise ProgramMissing(f"{program} cannot be started: {error.strerror}") from error
-        raise
-    finally:
-        for _, target in pipes.values():
-            os.close(target)
-    streams = {**{name: os.fdopen(source, "rb") for name, (source, _) in pipes.items()},
-               "stdout": process.stdout, "stderr": process.stderr}  # fmt: skip
-    failed: list[BaseException] = []
-    readers = [threading.Thread(target=_tell, args=(streams.pop("progress"), told, failed), daemon=True)] if told else []
-    readers += [threading.Thread(target=_read, args=(*stream, found), daemon=True) for stream in streams.items()]
-    for reader in readers:
-        reader.start()
-    try:
-        if meanwhile is not None:
-            meanwhile(lambda: process.poll() is None and (end is None or time.monotonic() < end))
-        process.wait(None if end is None else max(0, end - time.monotonic()))
-    except subprocess.TimeoutExpired as expired:
-        raise ProgramTimeout(f"kda-check did not end within {timeout:g} s: {shown}") from expired
-    finally:
-        _end(process)
-        end = time.monotonic() + 5  # what it started may live on, and hold the other ends
-        for reader in readers:
-            reader.join(max(0, end - time.monotonic()))
-    if failed:
-        raise failed[0]
-    said = {name: content.decode(errors="replace") for name, content in found.items()}
-    finished = Finished(process.returncode, said.pop("stdout"), said.pop("stderr"), said)
-    if process.returncode in accept:
+    formats = [f"--report={name}=/dev/fd/{_staying.FIRST_FILE + i}" for i, name in enumerate(reports)]
+    command = [*arguments, *formats, *(["--report=text"] if reports else [])]
+    if any("\0" in word for word in command):
+        raise ValueError("embedded null byte")
+    variables = {**os.environb, **{os.fsencode(key): os.fsencode(x) for key, x in (environment or {}).items()}}
+    with contextlib.ExitStack() as kept:
+        files = {name: kept.enter_context(_scratch.file(name)) for name in ("stdout", "stderr", *reports)}
+        numbers = [file.fileno() for file in files.values()]
+        if told is not None:
+            variables[b"KDA_CHECK_PROGRESS"] = b"%d" % (_staying.FIRST_FILE + len(reports))
+            numbers.append(kept.enter_context(_telling(told)))
+        try:
+            code = _staying.run(program, command, variables, numbers, end, meanwhile)
+        except _staying.OutOfTime as expired:
+            raise ProgramTimeout(f"kda-check did not end within {timeout:g} s: {shown}") from expired
+        except _staying.NotStarted as error:
+            raise ProgramMissing(f"{program} cannot be started: {error}") from error
+        said = {name: _content(file) for name, file in files.items()}
+    finished = Finished(code, said.pop("stdout"), said.pop("stderr"), said)
+    if code in accept:
         return finished
     words = finished.stderr.strip().removeprefix("kda-check: error: ") or finished.stdout.strip()[-2000:]
-    if process.returncode < 0:
-        ended = {each.value: each.name for each in signal.Signals}.get(-process.returncode, f"signal {-process.returncode}")
+    if code < 0:
+        ended = {each.value: each.name for each in signal.Signals}.get(-code, f"signal {-code}")
         raise ProgramDied(f"kda-check was ended by {ended}: {shown}", *words.splitlines())
-    kind = EXIT_CODES.get(process.returncode, KdaCheckError)
-    raise kind(*(words or f"kda-check: exit code {process.returncode}: {shown}").split("\n"))
+    kind = EXIT_CODES.get(code, KdaCheckError)
+    raise kind(*(words or f"kda-check: exit code {code}: {shown}").split("\n"))
 
 
-def _read(name: str, source: IO[bytes], found: dict[str, bytearray]) -> None:
-    found[name] = bytearray()
-    with source:
-        for part in iter(lambda: os.read(source.fileno(), 1 << 20), b""):
-            found[name].extend(part)
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _telling(told: Callable[[float, str], object]) -> Iterator[int]:
+    """A pipe to write to. What `told` raises is raised in the end."""
+    failed: list[BaseException] = []
+    source, target = os.pipe()
+    reader = threading.Thread(target=_tell, args=(os.fdopen(source, "rb"), told, failed), daemon=True)
+    reader.start()
+    try:
+        yield target
+    finally:
+        os.close(target)
+        reader.join(5)  # what the program started may live on, and hold the other end
+    if failed:
+        raise failed[0]
 
 
 def _tell(source: IO[bytes], told: Callable[[float, str], object], failed: list[BaseException]) -> None:
@@ -172,14 +159,3 @@ def _tell(source: IO[bytes], told: Callable[[float, str], object], failed: list[
                 told(float(share), what)
         except BaseException as error:
             failed.append(error)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends it if it still runs: politely first, so that it removes its files and ends what it started."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -9,8 +9,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import IO
 
-from ._program import EnvironmentProblem
+from . import _program
 
 # Nobody else's folder begins so: what does is removed when its process is gone.
 MEMORY, PREFIX = "/dev/shm", ".kda-check-python-"
@@ -26,16 +27,33 @@ def folder(needed: int = 0) -> Iterator[str]:
         parent = next((each for each in parents if _free(each) >= (needed or 1 << 30)), None if needed else parents[1])
         if parent is None:
             room = ", ".join(f"{each} has {_free(each) >> 20} MiB" for each in parents)
-            raise EnvironmentProblem(f"no room for {needed >> 20} MiB: {room}; hint: TMPDIR says where else")
+            raise _program.EnvironmentProblem(f"no room for {needed >> 20} MiB: {room}; hint: TMPDIR says where else")
         _sweep(parent)
-        path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+        path = tempfile.mkdtemp(prefix=_prefix(), dir=parent)
     except OSError as failure:
-        raise EnvironmentProblem(f"no folder for temporary files: {failure.strerror}; hint: TMPDIR says where") from failure
+        said = f"no folder for temporary files: {failure.strerror}; hint: TMPDIR says where"
+        raise _program.EnvironmentProblem(said) from failure
     try:
         with _locked(path, fcntl.LOCK_SH):
             yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def beginnings() -> list[str]:
+    """How the paths of this process's folders begin."""
+    return [os.path.join(parent, _prefix()) for parent in (MEMORY, tempfile.gettempdir())]
+
+
+def _prefix() -> str:
+    return f"{PREFIX}{os.getpid()}-"
+
+
+def file(name: str) -> IO[bytes]:
+    """An empty one in memory, in no folder."""
+    if hasattr(os, "memfd_create"):  # not where Python was built for older systems
+        return os.fdopen(os.memfd_create(name), "w+b", 0)
+    return tempfile.TemporaryFile(buffering=0)
 
 
 def _free(parent: str) -> int:

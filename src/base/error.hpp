@@ -1,5 +1,5 @@
-// The one exception type. It is thrown at the borders (arguments, files, devices) and caught once, in main;
-// kernels and comparisons do not throw.
+// The one exception type. It is thrown at the borders (arguments, files, devices) and caught once, in
+// cli/app.cpp; kernels and comparisons do not throw.
 #pragma once
 
 #include <exception>

@@ -34,8 +34,9 @@ std::uint64_t fingerprint(const std::string& path) {
   Hash hash;
   hash.add(std::to_string(size));
   std::array<char, bytes> sample;
-  for (std::int64_t i = 0; i < (last > 0 ? samples : 1); ++i) {
-    const ssize_t got = ::pread(file.number(), sample.data(), sample.size(), last * i / (samples - 1));
+  const std::int64_t count = std::min(samples, last / bytes + 2);  // of a small file all, hardly twice
+  for (std::int64_t i = 0; i < (last > 0 ? count : 1); ++i) {
+    const ssize_t got = ::pread(file.number(), sample.data(), sample.size(), last * i / (count - 1));
     if (got > 0) hash.add({sample.data(), static_cast<std::size_t>(got)});
   }
   return hash.value();

@@ -3,14 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
 #include <string_view>
 
 #include "base/append.hpp"
 #include "base/error.hpp"
+#include "base/interruption.hpp"
 #include "base/names.hpp"
 #include "base/output_file.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
+#include "cli/progress.hpp"
+#include "cli/serve.hpp"
 
 namespace kda_check::cli {
 
@@ -51,6 +57,16 @@ std::string help_text() {
          "with: kda-check run FILE.h5\n";
 }
 
+int report(ErrorKind kind, const char* text) {
+  std::fflush(stdout);
+  write_stderr(fmt::format("kda-check: error: {}\n", printable(text)));
+  return exit_code(kind);
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return table; }
+
 int called_with(const Words& words) {
   if (words.empty()) throw Error(ErrorKind::usage, "no command given", {}, "kda-check --help");
   if (words.front() == "help" && words.size() == 2) return called_with({words[1], "--help"});
@@ -62,6 +78,7 @@ int called_with(const Words& words) {
     write_stdout(fmt::format("kda-check {}\n", version));
     return 0;
   }
+  if (words.front() == "serve") return serve(words);  // for the Python package alone
   Names names;
   for (const Command& command : table) {
     if (words.front() == command.name) return command.main(words);
@@ -71,10 +88,22 @@ int called_with(const Words& words) {
               suggest(words.front(), names));
 }
 
-}  // namespace
-
-std::span<const Command> commands() { return table; }
-
-int app_main(int argc, char** argv) { return called_with(Words(argv + 1, argv + argc)); }
+int guarded(const std::function<int()>& work) {
+  try {
+    return work();
+  } catch (const Interrupted& interrupted) {
+    end_by_signal(interrupted.signal);
+  } catch (const Error& error) {
+    return report(error.kind(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(ErrorKind::environment,
+                  "out of memory; hint: smaller fixtures, a smaller shape or fewer --threads");
+  } catch (const std::exception& error) {
+    return report(
+        ErrorKind::internal,
+        fmt::format("a bug in kda-check: {}; hint: please report it with the command line", error.what())
+            .c_str());
+  }
+}
 
 }  // namespace kda_check::cli

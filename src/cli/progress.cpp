@@ -44,7 +44,7 @@ Descriptor pipe_of_who_started() {
     return Descriptor();
   ::fcntl(number, F_SETFD, FD_CLOEXEC);
   ::fcntl(number, F_SETFL, O_WRONLY | O_NONBLOCK);
-  return Descriptor(number);
+  return Descriptor(::fcntl(number, F_DUPFD_CLOEXEC, 0));  // the number stays that of who started it
 }
 
 }  // namespace

@@ -162,10 +162,17 @@ bool says_something(const report::Document& part) {
          !part.problems.front().notes.empty();
 }
 
-/// Threads that a unit is worth: starting one costs, and so does sharing a tenth of a second.
-int threads_for(const Unit& unit, int threads) {
-  constexpr double worth_a_thread = 0.05;
-  return static_cast<int>(std::clamp(unit.seconds / worth_a_thread, 1.0, static_cast<double>(threads)));
+/// Threads that one of so many units is worth: each costs to share with, and other processes may want it. The
+/// first few are worth it sooner, where no other unit wants them and there is memory for each.
+int threads_for(const Unit& unit, std::size_t units, const Resources& resources) {
+  const auto worth = [&](double seconds, double most) {
+    return std::clamp(unit.seconds / seconds, 1.0, most);
+  };
+  constexpr double most_of_few = 4;
+  const bool has_room = unit.bytes <= resources.limits.memory_budget / 16;
+  const double all = resources.threads, of_each = all / static_cast<double>(units),
+               few = has_room ? std::clamp(of_each, 1.0, most_of_few) : 1;
+  return static_cast<int>(std::max(worth(0.05, all), worth(0.001, few)));
 }
 
 /// Units at work, each with its share of threads and memory; what they give comes out in their order.
@@ -208,7 +215,7 @@ class Schedule {
       if (next_ == units_.size() || failure_ || enough_ || interrupted()) return;
       const std::size_t mine = next_++;
       const Unit& unit = units_[mine];
-      const int threads = threads_for(unit, execution_.resources.threads);
+      const int threads = threads_for(unit, units_.size(), execution_.resources);
       // In turn: a large one is not overtaken for ever by small ones.
       const auto fits = [&] {
         return failure_ || interrupted() ||

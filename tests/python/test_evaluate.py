@@ -202,7 +202,7 @@ def test_who_calls_a_known_kernel_or_our_program_is_no_more_than_undecided(tmp_p
             return found["o"].numpy().copy(), found["final_state"].numpy().copy()
         """
     found = judged(tmp_path, body, "import kda_check\nfrom kda_check import _program, _scratch")
-    assert found["verdict"] == "undecided" and "kda-check capture " in found["cause"] and found["cause"].startswith("it starts "), found
+    assert found["verdict"] == "undecided" and "kda-check serve " in found["cause"] and found["cause"].startswith("it starts "), found
 
 
 def test_what_a_candidate_does_to_our_package_or_to_numpy_changes_its_own_process_alone(tmp_path):

@@ -13,6 +13,9 @@ std::string gpu_device_name();  ///< empty without one
 std::string gpu_text();
 std::size_t gpu_count();  ///< those that the driver shows
 void make_gpu_ready();    ///< takes what its first user would wait for, 0.2 s
+/// Whether what was done there left it so that more can be done; true where nothing was.
+bool gpu_is_well();
+void give_back_gpu_memory();  ///< what nobody uses, and was kept for the next who asks
 /// Bytes per second, read plus written, of a copy within the device's memory, measured now.
 double gpu_copy_bandwidth();
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "cuda/device/device.hpp"
+#include "cuda/device/hash.hpp"
 #include "support/gpu.hpp"
 
 namespace memory_tests {
@@ -86,6 +88,16 @@ TEST_CASE("more memory than the device has is one clear line", "[memory]") {
     CHECK_THAT(error.what(), ContainsSubstring("no memory for victim") && ContainsSubstring("are free"));
   }
   CHECK_NOTHROW(cuda::DeviceMemory("small", 16).check_canaries());
+}
+
+// In a process of its own (scripts/gpu): nothing can be done on a device afterwards.
+TEST_CASE("a device on which a kernel read what is not there is not well", "[.lost]") {
+  KDA_CHECK_NEEDS_GPU();
+  const cuda::DeviceMemory sum("a hash", sizeof(unsigned long long));
+  cuda::give_back_memory();
+  REQUIRE(cuda::is_well());
+  cuda::add_hash(reinterpret_cast<const void*>(4096), 1000, sum.as<unsigned long long>());
+  CHECK_FALSE(cuda::is_well());
 }
 
 }  // namespace memory_tests
