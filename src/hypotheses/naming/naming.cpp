@@ -150,7 +150,8 @@ class FaultSearch {
     std::vector<Unit> units = compared();
     if (std::ranges::all_of(units, is_right)) return std::move(found_);
     leave_out_right_heads(units);
-    if (!search() && !search_in_columns(units) && !search_in_chunks() && !search_in_moves())
+    if (!search() && !search_in_columns(units) && !search_in_chunks() && !search_in_moves(false) &&
+        !search_in_moves(true))
       search_in_tokens();
     // Whose head it is, or which token's state, says less than the rule that takes it.
     const auto says_less = [](const Cause& cause) {
@@ -240,11 +241,13 @@ class FaultSearch {
 
   /// To one of the heads, some columns, and tokens from the chunk that deviates on; or from the chunk before,
   /// as what that one leaves shows at once in the next one. Returns where the chunk that deviates begins.
-  std::size_t narrow(std::size_t head, std::size_t columns) {
+  std::size_t narrow(std::size_t head, std::size_t columns, bool with_chunk_before = false) {
     const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
     const std::size_t from = std::min(deviation_, found_.end - 1),
                       own = from - (from - found_.sequence.begin) % rows,
-                      first = from == own ? own - std::min(own - found_.sequence.begin, rows) : own;
+                      first = with_chunk_before || from == own
+                                  ? own - std::min(own - found_.sequence.begin, rows)
+                                  : own;
     columns_ = some_of(columns_, columns);
     found_.heads = {found_.heads[head]}, starts_ = {starts_[head]}, gates_ = {gates_[head]};
     if (first <= found_.begin) return own;
@@ -327,13 +330,14 @@ class FaultSearch {
   }
 
   /// No fault of the table, but a matrix of the chunk form that is another one: looked for in the chunk that
-  /// deviates, and the one before, in a head and some columns, and then asked of all.
-  bool search_in_moves() {
+  /// deviates, and the one before, in a head and some columns, and then asked of all. What is added up over
+  /// chunks differs from the second one on, perhaps not in its first row: `only_added` takes both always.
+  bool search_in_moves(bool only_added) {
     if (!has_chunk_form(problem_)) return false;
     where_ = in_columns_, chunk_end_ = 0;
     if (!wrong_columns_.empty()) columns_ = wrong_columns_;
     FaultSearch part(*this);
-    part.rank_moves();
+    part.rank_moves(only_added);
     misreadings_ = std::move(part.misreadings_), others_.clear();
     for (Misreading& one : misreadings_) one.reading.loaded = nullptr, one.reading.beside = nullptr;
     found_.causes = std::move(part.found_.causes);
@@ -358,9 +362,10 @@ class FaultSearch {
     found_.causes = std::move(alone.found_.causes);
     for (Cause& cause : found_.causes) cause.meaning += fmt::format(", in head {}", found_.heads[0]);
   }
-  void rank_moves() {
+  void rank_moves(bool only_added) {
     const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
-    const std::size_t own = narrow(0, most_columns), first_row = found_.begin - found_.sequence.begin;
+    const std::size_t own = narrow(0, most_columns, only_added),
+                      first_row = found_.begin - found_.sequence.begin;
     found_.end = std::min(found_.end, own + rows);
     const Excerpt excerpt{found_.sequence,           found_.begin, found_.end, found_.heads[0],
                           state_before(0, columns_), columns_};
@@ -369,6 +374,7 @@ class FaultSearch {
     std::map<std::pair<const plain::Site*, plain::Move::Source>, std::vector<plain::Matrix>> kept;
     misreadings_.clear();
     for (const plain::MovedMatrix& moved : plain::moved_matrices(false, d_.HV > 1)) {
+      if (only_added && moved.move->source != plain::Move::Source::added) continue;
       Misreading one{0, 0, Interpretation(problem_), moved.name(), moved.meaning()};
       one.reading.chunk_fault = ChunkFault::moved, one.reading.site = moved.site, one.reading.chunk = rows,
       one.reading.loaded = &chunks;
