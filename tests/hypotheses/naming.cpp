@@ -101,6 +101,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
     if (p.options.gate == Gate::none || is("gate_raw")) return x;
     double A = p.A_log && !is("A_log_missing") ? std::exp(p.A_log->value(h)) : 1;
     if (is("parameters_of_other_head")) h = (h + 1) % d.HV, A = std::exp(p.A_log->value(h));
+    if (is("dt_bias_of_other_head")) A = std::exp(p.A_log->value(h)), h = (h + 1) % d.HV;
     if (is("A_log_of_other_head")) A = std::exp(p.A_log->value((h + 1) % d.HV));
     if (is("A_log_not_raised")) A = p.A_log->value(h);
     if (is("A_log_for_A")) A = -p.A_log->value(h);
@@ -442,6 +443,7 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
               apply(S, s, t, h, false);
           }
           if (is("final_state_initial")) S[k][v] = initial[k][v];
+          if (is("final_state_decayed_again")) S[k][v] *= alpha(s, s.end - 1, h, k);
           if (is("final_state_early")) S[k][v] = early[k][v];
           if (is("initial_state_again")) S[k][v] = again[k][v];
           if (is("padding_decays") && missing != 0)
@@ -714,6 +716,7 @@ Case case_for(const std::string& name) {
               "A_log_for_A",
               "A_log_for_dt_bias",
               "parameters_of_other_head",
+              "dt_bias_of_other_head",
               "A_log_of_other_head",
               "A_log_softplus"}))
     c.gate = Gate::lower_bound;

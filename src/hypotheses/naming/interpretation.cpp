@@ -205,7 +205,7 @@ class HeadInputs {
         element(TokenInput::gate, row_of(reading_.rows.gate, t), head, channel % d_.decays()));
     if (reading_.options.gate == Gate::none) return {x, 0, 0, 1, 0, [](const GateInput& in) { return in.g; }};
     if (reading_.shifted.bias_of_first_tile) k = in_first_tile(k);
-    head = (head + reading_.further.parameters) % d_.HV;
+    head = (head + reading_.further.parameters + reading_.further.bias) % d_.HV;
     double bias = 0;
     if (problem_.dt_bias)
       bias = problem_.dt_bias->value(reading_.bias_element != nullptr
@@ -268,7 +268,7 @@ std::vector<double> state_before(const Problem& problem, const Interpretation& r
   Interpretation right = reading;
   right.goes_on = false;
   for (const kda::Sequence& before : problem.sequences())
-    if (before.batch == sequence.batch && before.index < sequence.index)
+    if (before.index < sequence.index)
       state = answer_of(problem, right,
                         {before, before.begin, before.end, excerpt.head, std::move(state), excerpt.columns})
                   .state;
@@ -344,6 +344,9 @@ class Recurrence {
       case FinalState::early:
       case FinalState::initial_again:
         state_ = kept_;
+        break;
+      case FinalState::decayed_again:
+        for (std::size_t i = 0; i < K_; ++i) scale_row(i, decay_[i]);
         break;
       case FinalState::padding_decays:
         inputs_.padding_gates(gates_);

@@ -38,6 +38,7 @@ enum class FinalState : std::uint8_t {
   zero,
   initial,           ///< the initial state
   early,             ///< the state behind another token
+  decayed_again,     ///< by the gates of the last token
   initial_again,     ///< a later part of the sequence starts from the state before it and the initial state
   padding_decays,    ///< rows that the last chunk lacks decay it, by the gate of zeros
   tail_lost,         ///< it lacks a shorter last chunk
@@ -184,8 +185,8 @@ double to_fp16(double x);
 
 /// Of which other head a value head reads something: so many further on, around the end.
 struct HeadShifts {
-  std::size_t gate = 0, beta = 0, key = 0, value = 0;  ///< key: of query heads, q too
-  std::size_t parameters = 0, amplitude = 0;           ///< A_log and dt_bias; A_log
+  std::size_t gate = 0, beta = 0, key = 0, value = 0;   ///< key: of query heads, q too
+  std::size_t parameters = 0, amplitude = 0, bias = 0;  ///< A_log and dt_bias; A_log; dt_bias
 };
 
 /// Which rows are read with channels of another place: those from the largest power of two below K on with
