@@ -117,7 +117,8 @@ class FaultSearch {
       });
     };
     if (!std::ranges::all_of(found_.causes, says_less)) std::erase_if(found_.causes, says_less);
-    if (found_.causes.size() > 1) ask_elsewhere();
+    ask_at({problem_.sequences().size() - 1, d_.HV - 1});
+    ask_at({0, 0});
     const bool is_hint = found_.causes.empty() && nearest_ && nearest_->explained >= least_hint;
     found_.nearest = is_hint ? nearest_ : std::nullopt;
     return std::move(found_);
@@ -178,20 +179,28 @@ class FaultSearch {
           if (one.name == cause.fault && one.meaning + where_ == cause.meaning) named.push_back(one);
     return named;
   }
-  /// Of several causes those that explain the last sequence and its heads, too, if any does.
-  void ask_elsewhere() {
-    const FailurePlace last{problem_.sequences().size() - 1, d_.HV - 1};
-    if (is_in_chunk() || (last.sequence == found_.sequence.index && last.head == found_.heads[0])) return;
-    FaultSearch other(problem_, output_, last, threads_, effort_);
+  /// Of several causes those that explain another sequence and its heads, too, if any does.
+  void ask_at(const FailurePlace& place) {
+    if (found_.causes.size() < 2 || is_in_chunk() ||
+        (place.sequence == found_.sequence.index && place.head == found_.heads[0]))
+      return;
+    FaultSearch other(problem_, output_, place, threads_, effort_);
     other.choose_tokens();
+    if (other.found_.begin == other.found_.end) return;
     other.where_ = where_, other.columns_ = columns_;
-    std::vector<Unit> units = other.compared();
-    if (std::ranges::all_of(units, is_right)) return;
-    other.leave_out_right_heads(units);
-    rank(units, other.candidates(of_causes()), thresholds, threads_, other.found_);
+    std::vector<Misreading> list = of_causes();
+    if (std::vector<Unit> units = other.compared(); std::ranges::all_of(units, is_right)) {
+      other.leave_out_wrong_ones(list);
+    } else {
+      other.leave_out_right_heads(units);
+      rank(units, other.candidates(list), thresholds, threads_, other.found_);
+      std::erase_if(list, [&](const Misreading& one) {
+        return std::ranges::count(other.found_.causes, one.meaning + where_, &Cause::meaning) == 0;
+      });
+    }
     const auto is_there = [&](const Cause& cause) {
-      return std::ranges::find(other.found_.causes, cause.meaning, &Cause::meaning) !=
-             other.found_.causes.end();
+      return std::ranges::any_of(
+          list, [&](const Misreading& one) { return one.meaning + where_ == cause.meaning; });
     };
     if (std::ranges::any_of(found_.causes, is_there)) std::erase_if(found_.causes, std::not_fn(is_there));
   }
@@ -671,7 +680,7 @@ class FaultSearch {
       case Fault::At::part:  // the first joint, or the second one where nothing precedes the first part
         if (const std::size_t from = deviation_ - found_.sequence.begin, joint = from / 16 * 16; from > 0)
           for (const std::size_t part : {joint, joint / 2, from})
-            if (part > 0) add(part);
+            if (part > 0 && part < found_.sequence.length()) add(part);  // a joint, not the end
         return places;
       case Fault::At::factor:
         return {};
