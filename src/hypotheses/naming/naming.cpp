@@ -186,21 +186,14 @@ class FaultSearch {
       return;
     FaultSearch other(problem_, output_, place, threads_, effort_);
     other.choose_tokens();
-    if (other.found_.begin == other.found_.end) return;
     other.where_ = where_, other.columns_ = columns_;
-    std::vector<Misreading> list = of_causes();
-    if (std::vector<Unit> units = other.compared(); std::ranges::all_of(units, is_right)) {
-      other.leave_out_wrong_ones(list);
-    } else {
-      other.leave_out_right_heads(units);
-      rank(units, other.candidates(list), thresholds, threads_, other.found_);
-      std::erase_if(list, [&](const Misreading& one) {
-        return std::ranges::count(other.found_.causes, one.meaning + where_, &Cause::meaning) == 0;
-      });
-    }
+    std::vector<Unit> units = other.compared();
+    if (std::ranges::all_of(units, is_right)) return;
+    other.leave_out_right_heads(units);
+    rank(units, other.candidates(of_causes()), thresholds, threads_, other.found_);
     const auto is_there = [&](const Cause& cause) {
-      return std::ranges::any_of(
-          list, [&](const Misreading& one) { return one.meaning + where_ == cause.meaning; });
+      return std::ranges::find(other.found_.causes, cause.meaning, &Cause::meaning) !=
+             other.found_.causes.end();
     };
     if (std::ranges::any_of(found_.causes, is_there)) std::erase_if(found_.causes, std::not_fn(is_there));
   }

@@ -120,8 +120,7 @@ double to_bits(double x, int bits) {
 
 }  // namespace
 
-kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtype,
-                   std::size_t place) {
+kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtype, std::size_t place) {
   const std::size_t split = mistake.find(" and ");
   const std::string one = mistake.substr(0, split),
                     other = split == std::string::npos ? "" : mistake.substr(split + 5);
