@@ -355,6 +355,8 @@ constexpr Fault list[] = {
      [](const Problem& p) { return !p.options.allow_neg_eigval; }, set<&Reading::beta_factor, 2>},
     {"prediction_of_query", "predictions read the state along q, not k", always,
      set<&Reading::prediction_of_query>, At::everywhere, true},
+    {"write_of_query", "the state is written along q, not k", always, set<&Reading::write_of_query>,
+     At::everywhere, true},
     {"write_decayed", "what a token writes decays at once", always, set<&Reading::write_factor, &as_it_is>,
      At::everywhere, true},
     {"write_by_decay", "what a token writes is multiplied by 1 - exp(g)", always,
@@ -399,6 +401,8 @@ constexpr Fault list[] = {
     {"query_key_swapped", "q and k are swapped", always, set<&Reading::query_key_swapped>},
     of_rows<&RowsOf::query>("query_of_other_row", "a token reads q of another row"),
     of_rows<&RowsOf::key>("key_of_other_row", "a token reads k of another row"),
+    of_rows<&RowsOf::predicting_key>("prediction_of_other_row",
+                                     "the prediction reads the state along k of another row"),
     {"input_in_other_layout", "an input is read in another layout", always,
      [](Reading& r, std::size_t which) {
        r.in_layout = static_cast<TokenInput>(which / input_layouts().size());

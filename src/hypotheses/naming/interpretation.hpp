@@ -212,7 +212,7 @@ enum class RowOf : std::uint8_t {
 inline constexpr std::size_t rows_of_others = 9;  ///< how many, its own among them
 struct RowsOf {
   RowOf query = RowOf::itself, key = RowOf::itself, value = RowOf::itself, gate = RowOf::itself,
-        beta = RowOf::itself;
+        beta = RowOf::itself, predicting_key = RowOf::itself;
 };
 
 /// The defaults are the right way; faults (faults.hpp) change one thing.
@@ -269,6 +269,7 @@ struct Interpretation {
   const InputLayout* layout = nullptr;  ///< of `in_layout`
   TokenInput in_layout = TokenInput::query;
   bool key_interleaved = false;              ///< k, not q, is read from query head h mod H
+  bool write_of_query = false;               ///< the state is written along q
   bool prediction_of_query = false;          ///< the prediction reads the state along q
   bool decayed_again = false;                ///< o reads a state that has decayed again
   double (*write_factor)(double) = nullptr;  ///< of a channel's decay, multiplies what it is written with

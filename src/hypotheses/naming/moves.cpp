@@ -24,6 +24,7 @@ constexpr Site sites[] = {
     {"gate", "g", Shape::gates, From::gates},
     {"beta", "beta", Shape::column, From::inputs},
     {"sums", "the sum of the gates", Shape::gates, From::gates},
+    {"sums_within", "the sum of the gates, as L and Aqk read it,", Shape::gates, From::gates},
     {"L", "L", Shape::scores, From::inverse},
     {"scores", "Aqk", Shape::scores, From::inverse},
     {"query_of_scores", "q in Aqk", Shape::keys, From::scores},
@@ -422,6 +423,20 @@ const Move others[] = {
          }),
     made("sums", "in_blocks", "starts anew in each 16 rows of a chunk", sums<16>),
     made("sums", "in_halves", "starts anew in each 32 rows of a chunk", sums<32>),
+    made("sums_within", "of_mean", "is the mean over channels",
+         [](const Chunk& c) {
+           return matrix_of(c.n, c.K, [&](std::size_t i, std::size_t) {
+             double sum = 0;
+             for (std::size_t x = 0; x < c.K; ++x) sum += c.G(i, x);
+             return sum / static_cast<double>(c.K);
+           });
+         }),
+    made("written", "exclusive", "has G of the row before",
+         [](const Chunk& c) {
+           return weighted(c.k, [&](std::size_t i, std::size_t x) {
+             return i > 0 ? numeric::exp(c.G(c.n - 1, x) - c.G(i - 1, x)) : c.to_end_from_start(x);
+           });
+         }),
     made("key_of_w", "decayed_to_end", "has exp(G_n - G) for exp(G)",
          [](const Chunk& c) {
            return weighted(c.lowered, [&](std::size_t i, std::size_t) { return c.beta[i]; });

@@ -619,7 +619,9 @@ class FaultSearch {
     Interpretation reading(problem_);
     fault.apply(reading, static_cast<std::size_t>(row));
     const bool has_neighbours = reading.rows.gate == RowOf::itself && reading.rows.beta == RowOf::itself;
-    if (row >= RowOf::before) return has_neighbours;
+    // By gate_late, gate_early those beyond the ends are 1.
+    const bool has_own_end = reading.rows.gate != RowOf::itself && row < RowOf::before_or_zeros;
+    if (row >= RowOf::before) return has_neighbours || has_own_end;
     switch (row) {
       case RowOf::start_of_row:
         return s.begin > 0;

@@ -633,12 +633,13 @@ void Chunk::sum_and_multiply_decays() {
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t x = 0; x < K; ++x)
       starts(i, x) = across(G(i, x)), ends(i, x) = across(G(end(), x) - G(i, x));
+  const Matrix within = moved("sums_within", G);
   std::vector<double> all(n * n * K, 1.0);
   std::vector<double> step(K);
   for (std::size_t i = 1; i < n; ++i) {
     // From row to row it is a product, as an exponential of each pair takes too long.
     for (std::size_t x = 0; x < K; ++x) {
-      const double gate = G(i, x) - G(i - 1, x);
+      const double gate = within(i, x) - within(i - 1, x);
       step[x] = is(ChunkFault::exp2_within) ? numeric::exp2(gate) : numeric::exp(gate);
     }
     for (std::size_t j = 0; j < i; ++j)

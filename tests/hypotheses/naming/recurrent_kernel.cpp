@@ -431,9 +431,10 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
           for (std::size_t i = 0; i < d.K; ++i) {
             undecayed += k[i] * S[i][v];
             if (!behind) S[i][v] *= is("decay_along_columns") ? a[v] : a[i];
-            prediction += (is("prediction_of_query")     ? q[i] / scale
-                           : is("prediction_of_raw_key") ? p.k.value(key + i)
-                                                         : k[i]) *
+            prediction += (is("prediction_of_query")       ? q[i] / scale
+                           : is("prediction_of_other_row") ? unit_row(p.k, key - t / 64 * 64 * d.H * d.K, i)
+                           : is("prediction_of_raw_key")   ? p.k.value(key + i)
+                                                           : k[i]) *
                           S[i][v];
             if (is("prediction_misses_last")) prediction -= k[i] * a[i] * last_write[i][v];
             if (is("output_misses_own")) output += q[i] * S[i][v];
@@ -463,7 +464,10 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             written[i][v] += k[i] * update;
             kept[i][v] = a[i] * kept[i][v] + k[i] * update;
             late[i][v] = a[i] * late[i][v] + ((t - s.begin) % 64 >= missing ? k[i] * update : 0);
-            S[i][v] += k[i] * update * (is("write_decayed") ? a[i] : is("write_by_decay") ? 1 - a[i] : 1);
+            S[i][v] += (is("write_of_query") ? q[i] / scale : k[i]) * update *
+                       (is("write_decayed")    ? a[i]
+                        : is("write_by_decay") ? 1 - a[i]
+                                               : 1);
             if (is("state_in_bf16")) S[i][v] = to_bits(S[i][v], 8);
             if (is("state_in_fp16")) S[i][v] = to_bits(S[i][v], 11);
             if (!is("output_misses_own")) output += (is("output_decayed_again") ? a[i] : 1) * q[i] * S[i][v];
