@@ -83,8 +83,9 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
               own * q(i, x) * k(j, x) *
               (scores_undecayed[x / 32] ? 1 : in_base("scores", between(i, j, of_decay("scores", x), D)));
           if (j < i)
-            L[i][j] += beta(is("column_beta") ? j : i) * (is("L_scaled_twice") ? scale : 1) * k(i, x) *
-                       k(j, x) * (L_undecayed[x / 32] ? 1 : in_base("L", between(i, j, of_decay("L", x), D)));
+            L[i][j] += (is("L_without_beta") ? 1 : beta(is("column_beta") ? j : i)) *
+                       (is("L_scaled_twice") ? scale : 1) * k(i, x) * k(j, x) *
+                       (L_undecayed[x / 32] ? 1 : in_base("L", between(i, j, of_decay("L", x), D)));
         }
     // Row by row: X_i = e_i - sum_j L_ij X_j; a series of so many terms stops where the power is too high.
     const auto solved = [&](std::size_t terms) {
