@@ -96,6 +96,8 @@ bool has_longer_sequences(const Problem& p) {
   const std::vector<kda::Sequence> all = p.sequences();
   return has_sequences(p) && all.front().length() > 0 && all.back().length() < p.dimensions().T;
 }
+bool has_rows(const Problem& p) { return p.sequences().size() > 1; }
+bool has_more_rows(const Problem& p) { return p.sequences().size() > 2; }
 bool has_square_state(const Problem& p) { return p.dimensions().K == p.dimensions().V; }
 bool has_bias_layout(const Problem& p) { return has_bias(p) && has_heads(p); }
 bool has_bias_of_rows(const Problem& p) { return has_bias(p) && has_sequences(p); }
@@ -128,6 +130,10 @@ void of_groups(GradientReading& reading) {
 template <StateOf which>
 void of_all_states(GradientReading& reading) {
   reading.states = which, reading.states_of_all = true;
+}
+template <auto field, auto value = true>
+void of_token(GradientReading& reading) {
+  reading.token.emplace().*field = value;
 }
 template <auto counts>
 void of_sums(GradientReading& reading) {
@@ -237,6 +243,10 @@ const std::vector<GradientFault>& other_faults() {
        put_fault<local_masked>},
       {"value_masked", "dv lacks what o of its own token adds to it", always, put_fault<value_masked>},
       {"erase_lost", "dbeta lacks what the prediction adds to it", always, put_fault<erase_lost>},
+      {"rows_unsolved", "dAkk is dA with the other sign, without A^T on both sides", always,
+       put_fault<unsolved>},
+      {"rows_lost", "dk and dg lack what dAkk gives them by rows", always,
+       [](GradientReading& r) { r.term = dk_rows, r.also = dG_rows; }},
       {"key_prediction_lost", "dk lacks what predictions add to it", always, put_fault<key_prediction_lost>},
       {"early_rounding", "the terms of dg are rounded to bf16 before they cancel", always,
        put_fault<early_rounding>},
@@ -322,8 +332,7 @@ const std::vector<GradientFault>& other_faults() {
       {"state_before", "dq, dw and dg read the state that entered the chunk before", has_chunks,
        put<&GradientReading::states, StateOf::chunk_before>},
       {"states_of_first_sequence",
-       "dq, dw and dg read the states of the first sequence: chunks are counted without its offset",
-       [](const Problem& p) { return p.sequences().size() > 1; },
+       "dq, dw and dg read the states of the first sequence: chunks are counted without its offset", has_rows,
        put<&GradientReading::states, StateOf::first_sequence>},
       {"states_of_first_head", "dq, dw and dg read the states of head 0", has_heads,
        put<&GradientReading::states, StateOf::first_head>},
@@ -336,9 +345,64 @@ const std::vector<GradientFault>& other_faults() {
       {"all_states_of_first_head", "all that is computed again reads the states of head 0", has_heads,
        of_all_states<StateOf::first_head>},
       {"all_states_of_first_sequence", "all that is computed again reads the states of the first sequence",
-       [](const Problem& p) { return p.sequences().size() > 1; }, of_all_states<StateOf::first_sequence>},
+       has_rows, of_all_states<StateOf::first_sequence>},
+      {"states_behind", "dq, dw and dg read the state that leaves their chunk", has_chunks,
+       put<&GradientReading::states, StateOf::chunk_behind>},
+      {"states_of_next_sequence", "dq, dw and dg read the states of the next sequence", has_rows,
+       put<&GradientReading::states, StateOf::next_sequence>},
+      {"all_states_of_next_sequence", "all that is computed again reads the states of the next sequence",
+       has_rows, of_all_states<StateOf::next_sequence>},
+      {"states_of_sequence_before", "dq, dw and dg read the states of the sequence before", has_more_rows,
+       put<&GradientReading::states, StateOf::sequence_before>},
+      {"all_states_of_sequence_before", "all that is computed again reads the states of the sequence before",
+       has_more_rows, of_all_states<StateOf::sequence_before>},
+      {"states_of_mirrored_sequence",
+       "dq, dw and dg read the states of the sequence of their number from the end", has_more_rows,
+       put<&GradientReading::states, StateOf::mirrored_sequence>},
+      {"all_states_of_mirrored_sequence",
+       "all that is computed again reads the states of the sequence of its number from the end",
+       has_more_rows, of_all_states<StateOf::mirrored_sequence>},
       {"states_between_lost", "states between chunks are not computed again: zeros behind the first chunk",
        has_chunks, of_all_states<StateOf::initial_alone>},
+      // Token by token.
+      {"query_of_state_before", "dq reads the state before the update of its token", always,
+       of_token<&TokenReading::query, StateAt::decayed>},
+      {"query_of_undecayed", "dq reads the state before the decay of its token", always,
+       of_token<&TokenReading::query, StateAt::before>},
+      {"key_of_undecayed", "what predictions add to dk reads the state before its decay", always,
+       of_token<&TokenReading::key, StateAt::before>},
+      {"write_lost", "dk lacks what the writes of its token give it", always,
+       of_token<&TokenReading::write_lost>},
+      {"write_unweighted", "what the writes of its token give dk lacks beta", always,
+       of_token<&TokenReading::write_unweighted>},
+      {"write_without_own", "what the writes of its token give dk lacks what o of that token adds", always,
+       of_token<&TokenReading::write, GradientAt::behind>},
+      {"never_erased", "the gradient of the state lacks -k dv^T: what a token erases", always,
+       of_token<&TokenReading::never_erased>},
+      {"gate_unerased", "dg reads the gradient of the state with what its token erases", always,
+       of_token<&TokenReading::of_gate, GradientAt::own>},
+      {"gate_of_gradient_behind", "dg reads the gradient of the state that comes from the token behind",
+       always, of_token<&TokenReading::of_gate, GradientAt::behind>},
+      {"gate_of_state_behind", "dg reads the state behind its token", always,
+       of_token<&TokenReading::gate, StateAt::behind>},
+      {"gate_of_undecayed", "dg reads the state before its decay", always,
+       of_token<&TokenReading::gate, StateAt::before>},
+      {"gate_of_both_behind", "dg reads the state behind its token, and its gradient there", always,
+       [](GradientReading& r) {
+         r.token.emplace().gate = StateAt::behind, r.token->of_gate = GradientAt::own;
+       }},
+      {"state_decays_early", "the gradient of the state decays by the gates of the token before", always,
+       of_token<&TokenReading::decay_of, -1>},
+      {"state_decays_late", "the gradient of the state decays by the gates of the token behind", always,
+       of_token<&TokenReading::decay_of, 1>},
+      {"state_gradients_in_bf16", "the gradient of the state is rounded to bf16 at every token", always,
+       of_token<&TokenReading::round, &to_bf16>},
+      {"state_gradients_in_fp16", "the gradient of the state is rounded to fp16 at every token", always,
+       of_token<&TokenReading::round, &to_fp16>},
+      {"kept_states_in_bf16", "the states are computed again in bf16, at every token", always,
+       of_token<&TokenReading::round_states, &to_bf16>},
+      {"kept_states_in_fp16", "the states are computed again in fp16, at every token", always,
+       of_token<&TokenReading::round_states, &to_fp16>},
       {"key_raised", "dk of the state has 2^G, not 2^(Gn - G)", has_chunks, put_fault<key_raised>},
       {"row_beta", "dA has the beta of its row, not of its column", always, put_fault<row_beta>},
       {"gradient_before", "dk reads the gradient of the state that enters its chunk", has_chunks,

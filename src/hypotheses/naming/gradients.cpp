@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <iterator>
 #include <map>
@@ -217,6 +218,33 @@ Candidate by_factors(const std::vector<Unit>& units) {
   return {"factor", text + " of what it should be", [values] { return values; }};
 }
 
+/// do and dht held within bounds that explain most, in units of their largest.
+template <class With>
+std::vector<Candidate> by_bounds(const Problem& problem, const std::vector<Unit>& units, const With& with) {
+  const struct {
+    const char *name, *what;
+    const std::optional<Tensor>& tensor;
+    std::optional<double> GradientReading::*bound;
+  } bounded[] = {{"do_clamped", "do", problem.output_gradient, &GradientReading::largest_loss},
+                 {"dht_clamped", "dht", problem.state_gradient, &GradientReading::largest_state_gradient}};
+  std::vector<Candidate> list;
+  for (const auto& one : bounded) {
+    if (!one.tensor) continue;
+    double largest = 0;
+    for (std::size_t i = 0; i < one.tensor->size(); ++i)
+      largest = std::max(largest, std::fabs(one.tensor->value(i)));
+    const auto held = [&](double factor) {
+      GradientReading reading;
+      reading.*(one.bound) = factor * largest;
+      return reading;
+    };
+    const double factor = fitted_factor(units, [&](double of_largest) { return with(held(of_largest)); });
+    list.push_back({one.name, fmt::format("{} is held within +-{:.4g}", one.what, factor * largest),
+                    [&with, reading = held(factor)] { return with(reading); }});
+  }
+  return list;
+}
+
 /// `only`: those of the faults that are tried; `is_read`: of misread inputs.
 template <class Only, class IsRead>
 Naming named(const Problem& problem, const std::vector<FailedGradient>& output, std::size_t chunk_size,
@@ -250,6 +278,8 @@ Naming named(const Problem& problem, const std::vector<FailedGradient>& output, 
   Thresholds of_factors = of_gradients;
   of_factors.least_explained = 0.99;
   rank(units, {by_factors(units)}, of_factors, threads, naming);
+  if (!naming.causes.empty()) return naming;
+  rank(units, by_bounds(problem, units, with), of_gradients, threads, naming);
   if (!naming.causes.empty()) return naming;
   if (problem.sequences().size() == 1) {  // a chunk alone: the last that deviates
     const std::size_t last = last_deviation(units, problem.dimensions().T);
@@ -291,14 +321,17 @@ Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& 
     return one.move->is_beside() && one.move->hits == nullptr;
   });
   std::erase_if(list, [](const plain::MovedMatrix& one) { return one.move->is_beside(); });
+  constexpr std::size_t most_asked = 48, few = 3, chunks = 2;
+  const Part part = part_of(problem, output, place, chunk_size, threads, chunks, 0);
+  std::map<const plain::Site*, bool> is_suspect;  // in the part, and so in the whole
   const auto ranked = [&](const Problem& of, const std::vector<FailedGradient>& got,
-                          std::vector<plain::MovedMatrix> moved, std::size_t most_named) {
+                          std::vector<plain::MovedMatrix> moved, std::size_t most_named,
+                          std::optional<std::size_t> only_chunk = {}) {
     const BackwardReference reference(of, chunk_size);
     const auto with = [&](const GradientReading& reading) {
       return values_of(got, reference.gradients(reading, numeric::DType::fp64));
     };
     const std::vector<Unit> units = units_of(got, with({}));
-    std::map<const plain::Site*, bool> is_suspect;
     for (const plain::MovedMatrix& one : moved) {
       if (one.move->name != "halved") continue;
       GradientReading reading;
@@ -311,12 +344,17 @@ Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& 
     });
     std::vector<Candidate> candidates;
     for (const plain::MovedMatrix& one : moved) {
+      const bool is_of_gradients = one.site->from == plain::Site::From::backwards;
+      if (only_chunk && !is_of_gradients) continue;
       GradientReading reading;
-      reading.site = one.site, reading.move = one.move;
+      reading.site = one.site, reading.move = one.move, reading.only_chunk = only_chunk;
+      const std::string where =
+          only_chunk ? fmt::format(", in chunk {} alone",
+                                   *only_chunk + (&of == &part.problem ? part.begin / chunk_size : 0))
+                     : "";
       candidates.push_back({one.name(),
-                            one.site->from == plain::Site::From::backwards
-                                ? one.meaning()
-                                : fmt::format("the backward pass is one where {}", one.meaning()),
+                            is_of_gradients ? one.meaning() + where
+                                            : fmt::format("the backward pass is one where {}", one.meaning()),
                             [&with, reading] { return with(reading); }});
     }
     Thresholds thresholds = of_gradients;
@@ -325,9 +363,16 @@ Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& 
     rank(units, candidates, thresholds, threads, naming);
     return naming;
   };
-  constexpr std::size_t most_asked = 48, few = 3, chunks = 2;
-  const Part part = part_of(problem, output, place, chunk_size, threads, chunks, 0);
   Naming naming = ranked(part.problem, part.output, list, most_asked);
+  std::optional<std::size_t> alone;
+  if (naming.causes.empty()) {  // in the last chunk that deviates
+    const BackwardReference reference(part.problem, chunk_size);
+    UnitValues right = values_of(part.output, reference.gradients({}, numeric::DType::fp64));
+    const std::size_t tokens = part.end - part.begin;
+    alone = last_deviation(units_of(part.output, std::move(right)), tokens) / chunk_size;
+    naming = ranked(part.problem, part.output, list, most_asked, alone);
+    *alone += part.begin / chunk_size;
+  }
   if (work_of(problem, chunk_size) > most_work) {
     if (naming.causes.size() > few) naming.causes.resize(few);
     return naming;
@@ -335,7 +380,7 @@ Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& 
   std::erase_if(list, [&](const plain::MovedMatrix& one) {
     return std::ranges::find(naming.causes, one.name(), &Cause::fault) == naming.causes.end();
   });
-  if (!list.empty()) naming = ranked(problem, output, list, few);
+  if (!list.empty()) naming = ranked(problem, output, list, few, alone);
   return naming.causes.empty() ? ranked(problem, output, beside, few) : naming;
 }
 

@@ -41,11 +41,11 @@ class HeadInputs {
 
   /// q (with the scale) and k of token t: [K].
   void query(std::size_t t, std::vector<double>& row) const {
-    key_row(reading_.query_key_swapped ? problem_.k : problem_.q, t, row, false);
+    key_row(reading_.query_key_swapped ? problem_.k : problem_.q, t, row, false, reading_.rows.query);
     for (double& x : row) x *= *reading_.options.scale;
   }
   void key(std::size_t t, std::vector<double>& row) const {
-    key_row(reading_.query_key_swapped ? problem_.q : problem_.k, t, row, true);
+    key_row(reading_.query_key_swapped ? problem_.q : problem_.k, t, row, true, reading_.rows.key);
   }
 
   double value(std::size_t t, std::size_t lane) const {
@@ -63,7 +63,9 @@ class HeadInputs {
   /// What predictions read the state along, from the key: erase * k where there is an erase gate.
   void read(std::size_t t, const std::vector<double>& key, std::vector<double>& row) const {
     row = key;
-    if (reading_.prediction_of_raw_key) key_row(problem_.k, t, row, true, false);
+    if (reading_.rows.predicting_key != RowOf::itself)
+      key_row(problem_.k, t, row, true, reading_.rows.predicting_key);
+    if (reading_.prediction_of_raw_key) key_row(problem_.k, t, row, true, reading_.rows.key, false);
     if (!problem_.erase) return;
     for (std::size_t k = 0; k < d_.K; ++k)
       row[k] *= problem_.erase->value(((sequence_.batch * d_.T + t) * d_.HV + head_) * d_.K + k);
@@ -154,7 +156,7 @@ class HeadInputs {
     return is_there ? std::optional(static_cast<std::size_t>(from)) : std::nullopt;
   }
 
-  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row, bool is_key,
+  void key_row(const tensor::Tensor& tensor, std::size_t t, std::vector<double>& row, bool is_key, RowOf of,
                bool has_norm = true) const {
     const bool normalises = is_key ? reading_.normalises_key : reading_.normalises_query,
                of_first_tile =
@@ -163,7 +165,6 @@ class HeadInputs {
     if (reading_.heads_interleaved || (is_key && reading_.key_interleaved)) head = head_ % d_.H;
     if (reading_.first_query_head) head = 0;
     const TokenInput input = is_key ? TokenInput::key : TokenInput::query;
-    const RowOf of = is_key ? reading_.rows.key : reading_.rows.query;
     const std::size_t at = row_of(of, t);
     for (std::size_t k = 0; k < d_.K; ++k)
       row[k] =
@@ -205,7 +206,7 @@ class HeadInputs {
         element(TokenInput::gate, row_of(reading_.rows.gate, t), head, channel % d_.decays()));
     if (reading_.options.gate == Gate::none) return {x, 0, 0, 1, 0, [](const GateInput& in) { return in.g; }};
     if (reading_.shifted.bias_of_first_tile) k = in_first_tile(k);
-    head = (head + reading_.further.parameters) % d_.HV;
+    head = (head + reading_.further.parameters + reading_.further.bias) % d_.HV;
     double bias = 0;
     if (problem_.dt_bias)
       bias = problem_.dt_bias->value(reading_.bias_element != nullptr
@@ -268,7 +269,7 @@ std::vector<double> state_before(const Problem& problem, const Interpretation& r
   Interpretation right = reading;
   right.goes_on = false;
   for (const kda::Sequence& before : problem.sequences())
-    if (before.batch == sequence.batch && before.index < sequence.index)
+    if (before.index < sequence.index)
       state = answer_of(problem, right,
                         {before, before.begin, before.end, excerpt.head, std::move(state), excerpt.columns})
                   .state;
@@ -344,6 +345,9 @@ class Recurrence {
       case FinalState::early:
       case FinalState::initial_again:
         state_ = kept_;
+        break;
+      case FinalState::decayed_again:
+        for (std::size_t i = 0; i < K_; ++i) scale_row(i, decay_[i]);
         break;
       case FinalState::padding_decays:
         inputs_.padding_gates(gates_);
@@ -458,6 +462,8 @@ class Recurrence {
     if (reading_.prediction_of_query)
       for (std::size_t i = 0; i < K_; ++i) read_key_[i] = q_[i] / *reading_.options.scale;
     read(state_, read_key_, update_);
+    if (reading_.write_of_query)
+      for (std::size_t i = 0; i < K_; ++i) k_[i] = q_[i] / *reading_.options.scale;
     if (reading_.prediction_misses_last) forget_last();
     if (reading_.predict_before_decay) apply_decay();
     for (std::size_t v = 0; v < V_; ++v) update_[v] = updated(t, v, update_[v]);

@@ -38,6 +38,7 @@ enum class FinalState : std::uint8_t {
   zero,
   initial,           ///< the initial state
   early,             ///< the state behind another token
+  decayed_again,     ///< by the gates of the last token
   initial_again,     ///< a later part of the sequence starts from the state before it and the initial state
   padding_decays,    ///< rows that the last chunk lacks decay it, by the gate of zeros
   tail_lost,         ///< it lacks a shorter last chunk
@@ -184,8 +185,8 @@ double to_fp16(double x);
 
 /// Of which other head a value head reads something: so many further on, around the end.
 struct HeadShifts {
-  std::size_t gate = 0, beta = 0, key = 0, value = 0;  ///< key: of query heads, q too
-  std::size_t parameters = 0, amplitude = 0;           ///< A_log and dt_bias; A_log
+  std::size_t gate = 0, beta = 0, key = 0, value = 0;   ///< key: of query heads, q too
+  std::size_t parameters = 0, amplitude = 0, bias = 0;  ///< A_log and dt_bias; A_log; dt_bias
 };
 
 /// Which rows are read with channels of another place: those from the largest power of two below K on with
@@ -211,7 +212,7 @@ enum class RowOf : std::uint8_t {
 inline constexpr std::size_t rows_of_others = 9;  ///< how many, its own among them
 struct RowsOf {
   RowOf query = RowOf::itself, key = RowOf::itself, value = RowOf::itself, gate = RowOf::itself,
-        beta = RowOf::itself;
+        beta = RowOf::itself, predicting_key = RowOf::itself;
 };
 
 /// The defaults are the right way; faults (faults.hpp) change one thing.
@@ -268,6 +269,7 @@ struct Interpretation {
   const InputLayout* layout = nullptr;  ///< of `in_layout`
   TokenInput in_layout = TokenInput::query;
   bool key_interleaved = false;              ///< k, not q, is read from query head h mod H
+  bool write_of_query = false;               ///< the state is written along q
   bool prediction_of_query = false;          ///< the prediction reads the state along q
   bool decayed_again = false;                ///< o reads a state that has decayed again
   double (*write_factor)(double) = nullptr;  ///< of a channel's decay, multiplies what it is written with

@@ -24,6 +24,7 @@ constexpr Site sites[] = {
     {"gate", "g", Shape::gates, From::gates},
     {"beta", "beta", Shape::column, From::inputs},
     {"sums", "the sum of the gates", Shape::gates, From::gates},
+    {"sums_within", "the sum of the gates, as L and Aqk read it,", Shape::gates, From::gates},
     {"L", "L", Shape::scores, From::inverse},
     {"scores", "Aqk", Shape::scores, From::inverse},
     {"query_of_scores", "q in Aqk", Shape::keys, From::scores},
@@ -255,6 +256,10 @@ Move masked(std::string name, std::string meaning, Hits hits) {
 Move changed(std::string name, std::string meaning, unsigned shapes, Change change, Hits hits = nullptr) {
   return {std::move(name), std::move(meaning), shapes, Source::own, hits, nullptr, change};
 }
+Move of_site(std::string_view site, Move move) {
+  move.only = site;
+  return move;
+}
 Move made(std::string_view site, std::string name, std::string meaning, Matrix (*matrix)(const Chunk&)) {
   return {std::move(name), std::move(meaning), ~0U, Source::own, nullptr, nullptr, nullptr, matrix, site};
 }
@@ -396,6 +401,15 @@ const Move others[] = {
              return i % 16 == 15 && i / 16 == j / 16 && j < i ? -c.L(i, j) : A(i, j);
            });
          }),
+    of_site("scores", changed("unmasked_in_blocks", "is masked by blocks of 16 alone, not by rows", of_scores,
+                              [](double x, const Element& e, const Chunk& c) {
+                                if (e.column <= e.row || e.column / 16 != e.row / 16) return x;
+                                const std::size_t i = index(e.row), j = index(e.column);
+                                double sum = 0;
+                                for (std::size_t k = 0; k < c.K; ++k)
+                                  sum += c.q(i, k) * c.k(j, k) * numeric::exp(c.G(i, k) - c.G(j, k));
+                                return c.scale * sum;
+                              })),
     made("key_of_rows", "of_query", "is q", [](const Chunk& c) { return c.q; }),
     made("key_of_columns", "of_query", "is q", [](const Chunk& c) { return c.q; }),
     made("query_of_scores", "of_key", "is k", [](const Chunk& c) { return c.k; }),
@@ -409,9 +423,29 @@ const Move others[] = {
          }),
     made("sums", "in_blocks", "starts anew in each 16 rows of a chunk", sums<16>),
     made("sums", "in_halves", "starts anew in each 32 rows of a chunk", sums<32>),
+    made("sums_within", "of_mean", "is the mean over channels",
+         [](const Chunk& c) {
+           return matrix_of(c.n, c.K, [&](std::size_t i, std::size_t) {
+             double sum = 0;
+             for (std::size_t x = 0; x < c.K; ++x) sum += c.G(i, x);
+             return sum / static_cast<double>(c.K);
+           });
+         }),
+    made("written", "exclusive", "has G of the row before",
+         [](const Chunk& c) {
+           return weighted(c.k, [&](std::size_t i, std::size_t x) {
+             return i > 0 ? numeric::exp(c.G(c.n - 1, x) - c.G(i - 1, x)) : c.to_end_from_start(x);
+           });
+         }),
     made("key_of_w", "decayed_to_end", "has exp(G_n - G) for exp(G)",
          [](const Chunk& c) {
            return weighted(c.lowered, [&](std::size_t i, std::size_t) { return c.beta[i]; });
+         }),
+    made("key_of_w", "exclusive", "has G of the row before",
+         [](const Chunk& c) {
+           return weighted(c.read_key, [&](std::size_t i, std::size_t x) {
+             return c.beta[i] * (i > 0 ? c.from_start(i - 1, x) : 1);
+           });
          }),
     made("carry", "of_first_row", "is that of the chunk's first row alone", carry_of<-1>),
     made("carry", "of_end_before", "is exp(G) of the last row but one", carry_of<1>),

@@ -55,49 +55,6 @@ void change(Interpretation& reading, const Misreading& by) {
   if (fault.in_part) reading.channels = by.channels;
 }
 
-/// In units of what limits allow; what is not finite has no share.
-double squares_left(const std::vector<Unit>& units, const UnitValues& answer) {
-  double sum = 0;
-  for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    const double allowed = units[unit].limit * size_of(units[unit].right);
-    for (std::size_t i = 0; allowed > 0 && i < answer[unit].size(); ++i) {
-      const double error = (units[unit].got[i] - answer[unit][i]) / allowed;
-      if (std::isfinite(error)) sum += error * error;
-    }
-  }
-  return sum;
-}
-
-/// The factor that leaves least: the best of a few, and on by Gauss and Newton. `answer(factor)`.
-template <class Answer>
-double fitted_factor(const std::vector<Unit>& units, const Answer& answer) {
-  constexpr double starts[] = {1e-5, 1e-3, 0.125, 0.5, 0.8, 1.25, 2, 8}, least = 1e-6, most = 1e4,
-                   difference = 1e-5;
-  constexpr int steps = 8;
-  double factor = 1, left = HUGE_VAL;
-  for (const double start : starts)
-    if (const double of_start = squares_left(units, answer(start)); of_start < left)
-      factor = start, left = of_start;
-  for (int step = 0; step < steps; ++step) {
-    const UnitValues here = answer(factor), beside = answer(factor * (1 + difference));
-    double along = 0, slope = 0;
-    for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      const double allowed = units[unit].limit * size_of(units[unit].right);
-      for (std::size_t i = 0; allowed > 0 && i < here[unit].size(); ++i) {
-        const double error = (units[unit].got[i] - here[unit][i]) / allowed,
-                     change = (beside[unit][i] - here[unit][i]) / (factor * difference * allowed);
-        if (std::isfinite(error) && std::isfinite(change)) along += error * change, slope += change * change;
-      }
-    }
-    const double next = std::clamp(factor + along / slope, factor / 2, factor * 2);
-    if (!(slope > 0) || next < least || next > most) return factor;
-    const double of_next = squares_left(units, answer(next));
-    if (!(of_next < left)) return factor;
-    factor = next, left = of_next;
-  }
-  return factor;
-}
-
 /// Such a mistake shows from the first token on.
 bool shows_at_start(const Interpretation& reading) {
   return !reading.initial_state || reading.initial_state_transposed || reading.initial_state_by_head ||
@@ -150,7 +107,8 @@ class FaultSearch {
     std::vector<Unit> units = compared();
     if (std::ranges::all_of(units, is_right)) return std::move(found_);
     leave_out_right_heads(units);
-    if (!search() && !search_in_columns(units) && !search_in_chunks() && !search_in_moves())
+    if (!search() && !search_in_columns(units) && !search_in_chunks() && !search_in_moves(false) &&
+        !search_in_moves(true))
       search_in_tokens();
     // Whose head it is, or which token's state, says less than the rule that takes it.
     const auto says_less = [](const Cause& cause) {
@@ -159,7 +117,8 @@ class FaultSearch {
       });
     };
     if (!std::ranges::all_of(found_.causes, says_less)) std::erase_if(found_.causes, says_less);
-    if (found_.causes.size() > 1) ask_elsewhere();
+    ask_at({problem_.sequences().size() - 1, d_.HV - 1});
+    ask_at({0, 0});
     const bool is_hint = found_.causes.empty() && nearest_ && nearest_->explained >= least_hint;
     found_.nearest = is_hint ? nearest_ : std::nullopt;
     return std::move(found_);
@@ -220,11 +179,12 @@ class FaultSearch {
           if (one.name == cause.fault && one.meaning + where_ == cause.meaning) named.push_back(one);
     return named;
   }
-  /// Of several causes those that explain the last sequence and its heads, too, if any does.
-  void ask_elsewhere() {
-    const FailurePlace last{problem_.sequences().size() - 1, d_.HV - 1};
-    if (is_in_chunk() || (last.sequence == found_.sequence.index && last.head == found_.heads[0])) return;
-    FaultSearch other(problem_, output_, last, threads_, effort_);
+  /// Of several causes those that explain another sequence and its heads, too, if any does.
+  void ask_at(const FailurePlace& place) {
+    if (found_.causes.size() < 2 || is_in_chunk() ||
+        (place.sequence == found_.sequence.index && place.head == found_.heads[0]))
+      return;
+    FaultSearch other(problem_, output_, place, threads_, effort_);
     other.choose_tokens();
     other.where_ = where_, other.columns_ = columns_;
     std::vector<Unit> units = other.compared();
@@ -240,11 +200,13 @@ class FaultSearch {
 
   /// To one of the heads, some columns, and tokens from the chunk that deviates on; or from the chunk before,
   /// as what that one leaves shows at once in the next one. Returns where the chunk that deviates begins.
-  std::size_t narrow(std::size_t head, std::size_t columns) {
+  std::size_t narrow(std::size_t head, std::size_t columns, bool with_chunk_before = false) {
     const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
     const std::size_t from = std::min(deviation_, found_.end - 1),
                       own = from - (from - found_.sequence.begin) % rows,
-                      first = from == own ? own - std::min(own - found_.sequence.begin, rows) : own;
+                      first = with_chunk_before || from == own
+                                  ? own - std::min(own - found_.sequence.begin, rows)
+                                  : own;
     columns_ = some_of(columns_, columns);
     found_.heads = {found_.heads[head]}, starts_ = {starts_[head]}, gates_ = {gates_[head]};
     if (first <= found_.begin) return own;
@@ -327,13 +289,14 @@ class FaultSearch {
   }
 
   /// No fault of the table, but a matrix of the chunk form that is another one: looked for in the chunk that
-  /// deviates, and the one before, in a head and some columns, and then asked of all.
-  bool search_in_moves() {
+  /// deviates, and the one before, in a head and some columns, and then asked of all. What is added up over
+  /// chunks differs from the second one on, perhaps not in its first row: `only_added` takes both always.
+  bool search_in_moves(bool only_added) {
     if (!has_chunk_form(problem_)) return false;
     where_ = in_columns_, chunk_end_ = 0;
     if (!wrong_columns_.empty()) columns_ = wrong_columns_;
     FaultSearch part(*this);
-    part.rank_moves();
+    part.rank_moves(only_added);
     misreadings_ = std::move(part.misreadings_), others_.clear();
     for (Misreading& one : misreadings_) one.reading.loaded = nullptr, one.reading.beside = nullptr;
     found_.causes = std::move(part.found_.causes);
@@ -358,9 +321,10 @@ class FaultSearch {
     found_.causes = std::move(alone.found_.causes);
     for (Cause& cause : found_.causes) cause.meaning += fmt::format(", in head {}", found_.heads[0]);
   }
-  void rank_moves() {
+  void rank_moves(bool only_added) {
     const auto rows = static_cast<std::size_t>(problem_.options.chunk_size);
-    const std::size_t own = narrow(0, most_columns), first_row = found_.begin - found_.sequence.begin;
+    const std::size_t own = narrow(0, most_columns, only_added),
+                      first_row = found_.begin - found_.sequence.begin;
     found_.end = std::min(found_.end, own + rows);
     const Excerpt excerpt{found_.sequence,           found_.begin, found_.end, found_.heads[0],
                           state_before(0, columns_), columns_};
@@ -369,6 +333,7 @@ class FaultSearch {
     std::map<std::pair<const plain::Site*, plain::Move::Source>, std::vector<plain::Matrix>> kept;
     misreadings_.clear();
     for (const plain::MovedMatrix& moved : plain::moved_matrices(false, d_.HV > 1)) {
+      if (only_added && moved.move->source != plain::Move::Source::added) continue;
       Misreading one{0, 0, Interpretation(problem_), moved.name(), moved.meaning()};
       one.reading.chunk_fault = ChunkFault::moved, one.reading.site = moved.site, one.reading.chunk = rows,
       one.reading.loaded = &chunks;
@@ -654,7 +619,9 @@ class FaultSearch {
     Interpretation reading(problem_);
     fault.apply(reading, static_cast<std::size_t>(row));
     const bool has_neighbours = reading.rows.gate == RowOf::itself && reading.rows.beta == RowOf::itself;
-    if (row >= RowOf::before) return has_neighbours;
+    // By gate_late, gate_early those beyond the ends are 1.
+    const bool has_own_end = reading.rows.gate != RowOf::itself && row < RowOf::before_or_zeros;
+    if (row >= RowOf::before) return has_neighbours || has_own_end;
     switch (row) {
       case RowOf::start_of_row:
         return s.begin > 0;
@@ -708,7 +675,7 @@ class FaultSearch {
       case Fault::At::part:  // the first joint, or the second one where nothing precedes the first part
         if (const std::size_t from = deviation_ - found_.sequence.begin, joint = from / 16 * 16; from > 0)
           for (const std::size_t part : {joint, joint / 2, from})
-            if (part > 0) add(part);
+            if (part > 0 && part < found_.sequence.length()) add(part);  // a joint, not the end
         return places;
       case Fault::At::factor:
         return {};

@@ -197,6 +197,46 @@ std::vector<std::size_t> best_first(const std::vector<Unit>& units, const std::v
   return order;
 }
 
+double squares_left(const std::vector<Unit>& units, const UnitValues& answer) {
+  double sum = 0;
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    const double allowed = units[unit].limit * size_of(units[unit].right);
+    for (std::size_t i = 0; allowed > 0 && i < answer[unit].size(); ++i) {
+      const double error = (units[unit].got[i] - answer[unit][i]) / allowed;
+      if (std::isfinite(error)) sum += error * error;
+    }
+  }
+  return sum;
+}
+
+double fitted_factor(const std::vector<Unit>& units, const std::function<UnitValues(double)>& answer) {
+  constexpr double starts[] = {1e-5, 1e-3, 0.125, 0.5, 0.8, 1.25, 2, 8}, least = 1e-6, most = 1e4,
+                   difference = 1e-5;
+  constexpr int steps = 8;
+  double factor = 1, left = HUGE_VAL;
+  for (const double start : starts)
+    if (const double of_start = squares_left(units, answer(start)); of_start < left)
+      factor = start, left = of_start;
+  for (int step = 0; step < steps; ++step) {
+    const UnitValues here = answer(factor), beside = answer(factor * (1 + difference));
+    double along = 0, slope = 0;
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      const double allowed = units[unit].limit * size_of(units[unit].right);
+      for (std::size_t i = 0; allowed > 0 && i < here[unit].size(); ++i) {
+        const double error = (units[unit].got[i] - here[unit][i]) / allowed,
+                     change = (beside[unit][i] - here[unit][i]) / (factor * difference * allowed);
+        if (std::isfinite(error) && std::isfinite(change)) along += error * change, slope += change * change;
+      }
+    }
+    const double next = std::clamp(factor + along / slope, factor / 2, factor * 2);
+    if (!(slope > 0) || next < least || next > most) return factor;
+    const double of_next = squares_left(units, answer(next));
+    if (!(of_next < left)) return factor;
+    factor = next, left = of_next;
+  }
+  return factor;
+}
+
 void rank(const std::vector<Unit>& units, const std::vector<Candidate>& candidates,
           const Thresholds& thresholds, int threads, Naming& naming, const MoreCandidates& more) {
   if (candidates.empty() || std::ranges::all_of(units, is_right)) return;

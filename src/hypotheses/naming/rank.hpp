@@ -60,6 +60,11 @@ double size_of(const std::vector<double>& values);
 std::vector<std::size_t> best_first(const std::vector<Unit>& units, const std::vector<Candidate>& candidates,
                                     const Thresholds& thresholds, int threads);
 
+/// The square of what is left, in units of what limits allow; what is not finite has no share.
+double squares_left(const std::vector<Unit>& units, const UnitValues& answer);
+/// The factor that leaves least: the best of a few, and on by Gauss and Newton.
+double fitted_factor(const std::vector<Unit>& units, const std::function<UnitValues(double)>& answer);
+
 /// Puts the causes, or what is nearest, into `naming`. `more` is asked where the best candidate does not
 /// explain all.
 void rank(const std::vector<Unit>& units, const std::vector<Candidate>& candidates,

@@ -74,6 +74,12 @@ double reciprocal_norm(const Matrix& rows, std::size_t row) {
   return 1 / std::sqrt(squares);
 }
 
+Matrix clamped(Matrix a, double bound) {
+  for (std::size_t i = 0; i < a.rows(); ++i)
+    for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) = std::clamp(a(i, j), -bound, bound);
+  return a;
+}
+
 }  // namespace
 
 /// The inputs of a problem, as the recurrence reads them and by head.
@@ -222,6 +228,15 @@ class BackwardRun {
       for (std::size_t k = 0; k < d_.K; ++k)
         for (std::size_t v = 0; v < d_.V; ++v) d_state(k, v) += behind(k, v);
     const ChunkedHead& own = of_.heads_[number];
+    if (reading_.token) return plain::token_gradient(own.head, *reading_.token, d_state);
+    if (reading_.largest_state_gradient)
+      d_state = clamped(std::move(d_state), *reading_.largest_state_gradient);
+    if (reading_.largest_loss) {
+      ChunkedHead of_less = own;
+      for (plain::Chunk& chunk : of_less.chunks)
+        chunk.d_o = clamped(std::move(chunk.d_o), *reading_.largest_loss);
+      return plain::chunk_gradient(of_less, {}, d_state);
+    }
     const Matrix* const carried_by = reading_.first_head_decay ? &of_.heads_[n * d_.HV].head.g : nullptr;
     if (other_) {
       const ChunkedHead of_other(BackwardInputs(read).head(sequences[n], head), own.chunk_size);
@@ -268,15 +283,20 @@ class BackwardRun {
 
   ChunkedHead with_states(ChunkedHead own, std::size_t n, std::size_t head) const {
     const std::vector<plain::Chunk>& right = of_.heads_[n * d_.HV + head].chunks;
-    const std::vector<plain::Chunk>& of_first = of_.heads_[head].chunks;
+    const std::size_t count = of_.heads_.size() / d_.HV;
+    const std::size_t other = reading_.states == StateOf::next_sequence       ? (n + 1) % count
+                              : reading_.states == StateOf::sequence_before   ? (n + count - 1) % count
+                              : reading_.states == StateOf::mirrored_sequence ? count - 1 - n
+                                                                              : 0;
+    const std::vector<plain::Chunk>& of_other = of_.heads_[other * d_.HV + head].chunks;
     for (std::size_t i = 0; i < right.size(); ++i) {
       Matrix& h = own.chunks[i].h;
       if (reading_.states == StateOf::chunk_before) h = right[i > 0 ? i - 1 : 0].h;
       if (reading_.states == StateOf::chunk_behind) h = i + 1 < right.size() ? right[i + 1].h : own.state;
       if (reading_.states == StateOf::first_chunk) h = right[0].h;
       if (reading_.states == StateOf::first_head) h = of_.heads_[n * d_.HV].chunks[i].h;
-      if (reading_.states == StateOf::first_sequence && !of_first.empty())
-        h = of_first[std::min(i, of_first.size() - 1)].h;
+      if (reading_.is_of_other_sequence() && !of_other.empty())
+        h = of_other[std::min(i, of_other.size() - 1)].h;
       if (reading_.states == StateOf::initial_alone && i > 0) h = Matrix(d_.K, d_.V);
       if (!reading_.states_of_all) continue;
       const Matrix prediction = plain::product(own.chunks[i].w, h);

@@ -61,6 +61,7 @@ enum class BackwardFault : std::uint8_t {
   not_transposed,         ///< A dA A for A^T dA A^T
   one_sided,              ///< A^T dA
   second_transposed,      ///< A dA A^T
+  unsolved,               ///< dA
   never_transposed,       ///< A for A^T everywhere
   value_not_transposed,   ///< dvb = A dv
   key_not_transposed,     ///< dkb = A dw
@@ -146,11 +147,31 @@ enum class StateOf : std::uint8_t {
   first_chunk,
   first_head,
   first_sequence,  ///< and its chunk of the same number
-  initial_alone,   ///< zeros but for the first chunk
+  next_sequence,   ///< likewise
+  sequence_before,
+  mirrored_sequence,
+  initial_alone,  ///< zeros but for the first chunk
 };
 /// Where it takes the sequences of a packed row to begin: those behind the first a token late or early; all
 /// tokens for one sequence.
 enum class Bounds : std::uint8_t { own, late, early, ignored };
+
+/// Of the state at a token: behind it, before its update, before its decay.
+enum class StateAt : std::uint8_t { behind, decayed, before };
+/// Of the gradient of the state at a token: of what is behind it alone, with what its own row of o adds, and
+/// without what it erases.
+enum class GradientAt : std::uint8_t { behind, own, erased };
+/// What gradients are made of token by token (docs/kda.md, "Backward").
+struct TokenReading {
+  StateAt query = StateAt::behind, key = StateAt::decayed, gate = StateAt::decayed;
+  GradientAt write = GradientAt::own, of_gate = GradientAt::erased;
+  bool write_lost = false;                      ///< dk lacks D (beta e)
+  bool write_unweighted = false;                ///< ... has D e
+  bool never_erased = false;                    ///< the gradient of the state keeps what the token erases
+  std::ptrdiff_t decay_of = 0;                  ///< it decays by the gates of the token so many further on
+  double (*round)(double) = &unchanged;         ///< it, at every token
+  double (*round_states)(double) = &unchanged;  ///< the states that were kept
+};
 
 /// A backward pass as some kernel may read it; the defaults are the right way, faults change one thing.
 struct GradientReading {
@@ -166,19 +187,25 @@ struct GradientReading {
   StateOf states = StateOf::own;
   bool states_of_all = false;  ///< v_new is made with these states, too
   Bounds bounds = Bounds::own;
-  const Interpretation* misread = nullptr;  ///< what the chunks are computed from
-  const plain::Site* site = nullptr;        ///< a matrix, and what becomes of it
+  std::optional<TokenReading> token{};
+  std::optional<double> largest_loss{}, largest_state_gradient{};  ///< do, dht are held within +- that
+  const Interpretation* misread = nullptr;                         ///< what the chunks are computed from
+  const plain::Site* site = nullptr;                               ///< a matrix, and what becomes of it
   const plain::Move* move = nullptr;
   const std::vector<plain::Matrix>* beside = nullptr;  ///< what another head has there
   bool is_of_chunks() const {
     return move != nullptr || misread != nullptr || term != Term::none || fault != BackwardFault::none ||
            states_from_zero || first_head_decay || state_gradient != StateGradientOf::own ||
-           order.of != nullptr || states != StateOf::own || bounds != Bounds::own;
+           order.of != nullptr || states != StateOf::own || bounds != Bounds::own || token.has_value() ||
+           largest_loss || largest_state_gradient;
+  }
+  bool is_of_other_sequence() const {
+    return states >= StateOf::first_sequence && states <= StateOf::mirrored_sequence;
   }
   /// It cannot be seen in one head of a sequence.
   bool is_of_others() const {
     return first_head_decay || gate_of_next_head || bounds != Bounds::own || states == StateOf::first_head ||
-           states == StateOf::first_sequence || (order.of != nullptr && !order.is_of_tokens);
+           is_of_other_sequence() || (order.of != nullptr && !order.is_of_tokens);
   }
 
   int query_scale_power = 0;         ///< dq has the scale so many times more: -1, 0, 1

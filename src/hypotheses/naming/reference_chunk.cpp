@@ -1,6 +1,7 @@
 #include "hypotheses/naming/reference_chunk.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <numbers>
@@ -409,8 +410,8 @@ class ChunkGradient {
   void find_key_products(const Matrix& At, const Matrix& dA) {
     const bool first_is_not =
         fault_ == BackwardFault::not_transposed || fault_ == BackwardFault::second_transposed;
-    Matrix product_of = product(first_is_not ? A_ : At, dA);
-    if (fault_ != BackwardFault::one_sided)
+    Matrix product_of = fault_ == BackwardFault::unsolved ? dA : product(first_is_not ? A_ : At, dA);
+    if (fault_ != BackwardFault::one_sided && fault_ != BackwardFault::unsolved)
       product_of = product(product_of, fault_ == BackwardFault::not_transposed ? A_ : At);
     dL_ = scaled(Term::dAkk, lower(product_of, fault_ == BackwardFault::inclusive_mask), -1);
   }
@@ -526,13 +527,26 @@ void cumulate_over(const std::vector<Chunk>& chunks, Matrix& g) {
 }  // namespace
 
 Matrix product(const Matrix& a, const Matrix& b) {
+  constexpr std::size_t width = 8;  // columns whose sums stay in registers
   Matrix result(a.rows(), b.columns());
-  for (std::size_t i = 0; i < a.rows(); ++i)
-    for (std::size_t l = 0; l < a.columns(); ++l) {
-      const double factor = a(i, l);
-      if (factor == 0) continue;  // triangles are half of zeros
-      for (std::size_t j = 0; j < b.columns(); ++j) result(i, j) += factor * b(l, j);
+  const std::size_t columns = b.columns();
+  for (std::size_t i = 0; i < a.rows(); ++i) {
+    const double* const row = a.row(i);
+    for (std::size_t first = 0; first < columns; first += width) {
+      const std::size_t count = std::min(width, columns - first);
+      std::array<double, width> sums{};
+      const auto add = [&](std::size_t n) {
+        for (std::size_t l = 0; l < a.columns(); ++l) {
+          const double factor = row[l];
+          if (factor == 0) continue;  // triangles are half of zeros
+          const double* const of_b = b.row(l) + first;
+          for (std::size_t j = 0; j < n; ++j) sums[j] += factor * of_b[j];
+        }
+      };
+      count == width ? add(width) : add(count);
+      std::copy_n(sums.begin(), count, result.row(i) + first);
     }
+  }
   return result;
 }
 
@@ -619,12 +633,13 @@ void Chunk::sum_and_multiply_decays() {
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t x = 0; x < K; ++x)
       starts(i, x) = across(G(i, x)), ends(i, x) = across(G(end(), x) - G(i, x));
+  const Matrix within = moved("sums_within", G);
   std::vector<double> all(n * n * K, 1.0);
   std::vector<double> step(K);
   for (std::size_t i = 1; i < n; ++i) {
     // From row to row it is a product, as an exponential of each pair takes too long.
     for (std::size_t x = 0; x < K; ++x) {
-      const double gate = G(i, x) - G(i - 1, x);
+      const double gate = within(i, x) - within(i - 1, x);
       step[x] = is(ChunkFault::exp2_within) ? numeric::exp2(gate) : numeric::exp(gate);
     }
     for (std::size_t j = 0; j < i; ++j)

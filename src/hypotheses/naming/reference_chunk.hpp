@@ -24,6 +24,8 @@ class Matrix {
   std::size_t columns() const { return columns_; }
   double& operator()(std::size_t row, std::size_t column) { return values_[row * columns_ + column]; }
   double operator()(std::size_t row, std::size_t column) const { return values_[row * columns_ + column]; }
+  double* row(std::size_t row) { return values_.data() + row * columns_; }
+  const double* row(std::size_t row) const { return values_.data() + row * columns_; }
   const std::vector<double>& values() const { return values_; }
 
  private:
@@ -151,5 +153,8 @@ struct ChunkedHead {
 /// its own.
 HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& reading, const Matrix& d_state,
                             const Matrix* carried_by = nullptr);
+
+/// The same token by token.
+HeadGradient token_gradient(const Head& head, const TokenReading& reading, const Matrix& d_state);
 
 }  // namespace kda_check::hypotheses::plain

@@ -47,7 +47,7 @@ struct ChunkTermRow {
   bool decays = true;
 };
 const ChunkTermRow chunk_term_rows[] = {
-    {ChunkTerm::L, "L", "L", {undecayed}, {scaled_twice}},
+    {ChunkTerm::L, "L", "L", {undecayed}, {unweighted, scaled_twice}},
     {ChunkTerm::Aqk, "scores", "Aqk", {undecayed, unscaled}, {scaled_twice}},
     {ChunkTerm::u, "u", "u", {}, {weighted_behind}, false},
     {ChunkTerm::w, "w", "w", {undecayed, unweighted}, {weighted_behind, decayed_behind}},
