@@ -213,9 +213,7 @@ LimitGrounds limit_grounds(const kda::Problem& problem, kda::Pass pass, std::siz
 
 std::vector<Measured> measured(const Truth& truth, const std::vector<Pairing>& pairings) {
   std::vector<Ongoing> ongoing = ongoing_comparisons(truth, pairings);
-  const int threads_of_twins =
-      static_cast<int>(std::min(truth.heads_of_twins, static_cast<std::size_t>(truth.threads)));
-  Twins twins(truth.problem, truth.pass, threads_of_twins, truth.twins_on_cpu_instead);
+  Twins twins(truth.problem, truth.pass, truth.threads, truth.heads_of_twins, truth.twins_on_cpu_instead);
   if (truth.oracle)
     for (const Pairing& pairing : pairings)
       if (pairing.computation != nullptr) twins.add(*pairing.got, *pairing.computation);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -97,44 +98,43 @@ struct Twins::Class {
     return pass == kda::Pass::forward && slopes_judge(compute, dtype);
   }
 
-  /// `part`: the problem of this head; `decays`: of it, where slopes judge and nobody asked before.
-  void measure(const kda::Problem& part, kda::Pass pass, std::size_t query_head, const HeadTruths& truths,
-               std::optional<DecayDirections>& decays) {
-    std::vector<kda::Tensors> twins = answers_of(std::span(family).first(1), pass, part);
-    const auto values_of = [&](const TwinTensor& judged, std::size_t head, std::size_t i) {
-      const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head);
-      judge::HeadValues values{truth_of(truths, judged.name, judged.layout, head)};
-      for (const kda::Tensors& twin : twins) {
-        values.fields.emplace_back(twin.at(judged.name), layout, i);
-        values.fields.back().store_as(judged.dtype);
-      }
-      for (const tensor::Tensor* const answer : judged.answers)
-        values.fields.emplace_back(*answer, judged.layout, head);
-      if (decays && has_decay_slopes(pass)) values.directions = decays->of(judged.name, layout, i);
-      return values;
-    };
-    const auto measure_parameters = [&] {
-      bool all = true;
-      for (TwinParameter& parameter : parameters) {
-        std::vector<TwinParameter::Values> values;
-        for (const kda::Tensors& twin : twins) values.push_back({&twin.at(parameter.name), 0});
-        all = parameter.measure(query_head, truths, values) && all;
-      }
-      return all;
-    };
-    bool is_settled = every > 1 && query_head % every != 0 && measure_parameters();
+  /// A query head at work: its problem, and the answers of the family as far as they are there.
+  struct Head {
+    std::size_t number;
+    std::optional<DecayDirections>* decays;  ///< of it; none yet where nobody asked before
+    std::optional<kda::Problem> part = {};
+    std::vector<kda::Tensors> twins = {};
+  };
+
+  void run_first(Head& head, kda::Pass pass) const {
+    head.twins.push_back(answer_of(family.front(), head, pass));
+  }
+  /// The parts that all answers of a head are run in, each alone.
+  std::size_t runs(kda::Pass pass) const { return family.size() + (has_decay_slopes(pass) ? 1 : 0); }
+  void run(Head& head, std::size_t which, kda::Pass pass) const {
+    if (which == family.size()) {
+      if (!*head.decays) head.decays->emplace(*head.part, 0);
+    } else if (head.twins[which].empty()) {
+      head.twins[which] = answer_of(family[which], head, pass);
+    }
+  }
+
+  bool is_in_full(std::size_t query_head) const { return query_head % every == 0; }
+  /// Where the first twin is all that a head needs: measures that.
+  bool settle(Head& head, kda::Pass pass, const HeadTruths& truths) {
+    bool is_settled = measure_parameters(head, truths);
     for (TwinTensor& judged : tensors)
-      if (every > 1)
-        is_settled = judged.settle(query_head, [&](std::size_t head, std::size_t i) {
-          return values_of(judged, head, i);
-        }) && is_settled;
-    if (is_settled) return;
-    if (has_decay_slopes(pass) && !decays) decays.emplace(part, 0);
-    for (kda::Tensors& twin : answers_of(std::span(family).subspan(1), pass, part))
-      twins.push_back(std::move(twin));
+      is_settled = judged.settle(head.number, [&](std::size_t value_head, std::size_t i) {
+        return values_of(head, pass, truths, judged, value_head, i);
+      }) && is_settled;
+    return is_settled;
+  }
+  void measure(Head& head, kda::Pass pass, const HeadTruths& truths) {
     for (TwinTensor& judged : tensors)
-      judged.measure(query_head, [&](std::size_t head, std::size_t i) { return values_of(judged, head, i); });
-    measure_parameters();
+      judged.measure(head.number, [&](std::size_t value_head, std::size_t i) {
+        return values_of(head, pass, truths, judged, value_head, i);
+      });
+    measure_parameters(head, truths);
   }
 
   /// Whether heads that the first twin alone was run in have to be measured beside the others.
@@ -144,12 +144,42 @@ struct Twins::Class {
     for (TwinParameter& parameter : parameters) any = parameter.reopen() || any;
     return any;
   }
+
+ private:
+  static kda::Tensors answer_of(const Twin& twin, const Head& head, kda::Pass pass) {
+    return kda::run_pass(pass, *twin.variant, *head.part, twin.options);
+  }
+  judge::HeadValues values_of(const Head& head, kda::Pass pass, const HeadTruths& truths,
+                              const TwinTensor& judged, std::size_t value_head, std::size_t i) const {
+    const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head);
+    judge::HeadValues values{truth_of(truths, judged.name, judged.layout, value_head)};
+    for (const kda::Tensors& twin : head.twins) {
+      values.fields.emplace_back(twin.at(judged.name), layout, i);
+      values.fields.back().store_as(judged.dtype);
+    }
+    for (const tensor::Tensor* const answer : judged.answers)
+      values.fields.emplace_back(*answer, judged.layout, value_head);
+    if (*head.decays && has_decay_slopes(pass))
+      values.directions = (*head.decays)->of(judged.name, layout, i);
+    return values;
+  }
+  bool measure_parameters(const Head& head, const HeadTruths& truths) {
+    bool all = true;
+    for (TwinParameter& parameter : parameters) {
+      std::vector<TwinParameter::Values> values;
+      for (const kda::Tensors& twin : head.twins) values.push_back({&twin.at(parameter.name), 0});
+      all = parameter.measure(head.number, truths, values) && all;
+    }
+    return all;
+  }
 };
 
-Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads, CpuInstead cpu_instead)
+Twins::Twins(const kda::Problem& problem, kda::Pass pass, int threads, std::size_t heads_at_once,
+             CpuInstead cpu_instead)
     : problem_(problem),
       pass_(pass),
-      threads_(threads),
+      threads_(static_cast<int>(std::min(heads_at_once, static_cast<std::size_t>(threads)))),
+      runs_at_once_(pass == kda::Pass::forward ? threads : threads_),
       decay_options_(kda::scaled_decay_options(problem)),
       cpu_instead_(std::move(cpu_instead)) {}
 Twins::~Twins() = default;
@@ -252,9 +282,6 @@ bool Twins::is_measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::deque<std::futu
 
 void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t count) {
   std::vector<std::optional<DecayDirections>> decays(count);
-  const double share = 1 / static_cast<double>(problem_.dimensions().H),
-               seconds = share * plan::twin_seconds(problem_, pass_) / static_cast<double>(classes_.size()),
-               steps = share * plan::steps_of_run(problem_);
   TwinsOnGpu gpu(problem_, decay_options_, ahead_.get(), truths, first, count, threads_);
   std::deque<std::future<void>>
       measuring;  // classes on the GPU, while the answers of the next are waited for
@@ -266,14 +293,48 @@ void Twins::measure(const HeadTruths& truths, std::size_t first, std::size_t cou
     if (wanted == 0 || is_measured_on_gpu(*one, gpu, measuring)) continue;
     const auto is_here = [&](const TwinTensor& judged) { return truths.tensors.contains(judged.name); };
     if (!std::ranges::all_of(one->tensors, is_here)) continue;  // judge() asks for the truth again
-    parallel_for(count, threads_, [&](std::size_t item, int) {
-      if (!is_wanted(item)) return;
-      const Work at_hand(seconds, steps * static_cast<double>(one->family.size()));
-      one->measure(one_query_head(problem_, first + item), pass_, first + item, truths, decays[item]);
-    });
+    measure_here(*one, truths, first, decays);
   }
   // Where it fails judge() measures these classes again.
   for (std::future<void>& last : measuring) tried_on_gpu([&] { last.get(); });
+}
+
+void Twins::measure_here(Class& one, const HeadTruths& truths, std::size_t first,
+                         std::vector<std::optional<DecayDirections>>& decays) {
+  const double share = 1 / static_cast<double>(problem_.dimensions().H),
+               steps = share * plan::steps_of_run(problem_),
+               seconds = share * plan::twin_seconds(problem_, pass_) /
+                         static_cast<double>(classes_.size() * one.runs(pass_));
+  std::vector<Class::Head> heads;
+  for (std::size_t i = 0; i < decays.size(); ++i)
+    if (one.has_to_measure(first + i)) heads.push_back({first + i, &decays[i]});
+  parallel_for(heads.size(), threads_, [&](std::size_t i, int) {
+    Class::Head& head = heads[i];
+    if (one.is_in_full(head.number)) return;
+    const Work at_hand(seconds, steps);
+    head.part = one_query_head(problem_, head.number);
+    one.run_first(head, pass_);
+    if (!one.settle(head, pass_, truths)) head.twins.clear();
+    head.part.reset();
+  });
+  std::erase_if(heads, [](const Class::Head& head) { return !head.twins.empty(); });  // settled
+  // As many at a time as there are threads: whose twins are at work shares them out with the others.
+  const auto at_once = static_cast<std::size_t>(threads_);
+  for (std::size_t begin = 0; begin < heads.size(); begin += at_once) {
+    const std::span some = std::span(heads).subspan(begin, std::min(at_once, heads.size() - begin));
+    for (Class::Head& head : some) {
+      head.part = one_query_head(problem_, head.number);
+      head.twins.resize(one.family.size());
+    }
+    parallel_for(some.size() * one.runs(pass_), runs_at_once_, [&](std::size_t item, int) {
+      const Work at_hand(seconds, steps);
+      one.run(some[item % some.size()], item / some.size(), pass_);
+    });
+    parallel_for(some.size(), threads_, [&](std::size_t i, int) {
+      one.measure(some[i], pass_, truths);
+      some[i] = {some[i].number, some[i].decays};
+    });
+  }
 }
 
 void Twins::judge(TruthSource& truths) {

@@ -12,6 +12,7 @@
 
 #include "engine/answered.hpp"
 #include "engine/computation.hpp"
+#include "engine/decay_directions.hpp"
 #include "engine/head_truths.hpp"
 #include "engine/twin_tensor.hpp"
 
@@ -26,7 +27,9 @@ class Twins {
   /// Told why twins do not compute on the GPU after all; null: they are not to.
   using CpuInstead = std::function<void(const std::string& reason)>;
 
-  Twins(const kda::Problem& problem, kda::Pass pass, int threads, CpuInstead cpu_instead);
+  /// `heads_at_once`: whose answers there is memory for.
+  Twins(const kda::Problem& problem, kda::Pass pass, int threads, std::size_t heads_at_once,
+        CpuInstead cpu_instead);
   ~Twins();
 
   /// To be called before the others; `answer` must stay.
@@ -51,6 +54,9 @@ class Twins {
  private:
   struct Class;
   void measure(const HeadTruths& truths, std::size_t first, std::size_t count);
+  /// `decays`: of the heads of `truths` from `first` on.
+  void measure_here(Class& one, const HeadTruths& truths, std::size_t first,
+                    std::vector<std::optional<DecayDirections>>& decays);
   bool is_for_gpu(const Class& one) const;
   /// Whether this class will be when all that is `measuring` is done.
   bool is_measured_on_gpu(Class& one, TwinsOnGpu& gpu, std::deque<std::future<void>>& measuring);
@@ -60,7 +66,8 @@ class Twins {
 
   const kda::Problem& problem_;
   const kda::Pass pass_;
-  const int threads_;
+  const int threads_;                    ///< each with answers of a head
+  const int runs_at_once_;               ///< of a head, too: forwards a run has but its answer
   const kda::RunOptions decay_options_;  ///< of who is asked for slopes along decays
   CpuInstead cpu_instead_;
   std::vector<std::unique_ptr<Class>> classes_;
