@@ -70,7 +70,7 @@ std::vector<hypotheses::FailedGradient> failed(const kda::GradientTensors& got) 
 TEST_CASE("a matrix of the backward pass that is another one is named", "[hypotheses][naming]") {
   constexpr std::size_t chunk_size = 64;
   test::ProblemSpec spec;
-  spec.T = 96, spec.H = spec.HV = 2, spec.K = spec.V = 20;
+  spec.T = 96, spec.H = spec.HV = 2, spec.K = spec.V = 20, spec.gate_size = 0.05;
   kda::Problem problem = test::make_problem(spec, 7);
   problem.output_gradient = problem.v.clone();
   test::Random random(8);
