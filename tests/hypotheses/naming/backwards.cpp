@@ -70,12 +70,13 @@ std::vector<hypotheses::FailedGradient> failed(const kda::GradientTensors& got) 
 TEST_CASE("a matrix of the backward pass that is another one is named", "[hypotheses][naming]") {
   constexpr std::size_t chunk_size = 64;
   test::ProblemSpec spec;
-  spec.T = 96, spec.H = spec.HV = 2, spec.K = spec.V = 20, spec.gate_size = 0.05;
+  spec.T = 96, spec.H = spec.HV = 2, spec.K = spec.V = 20, spec.gate_size = 0.1;
   kda::Problem problem = test::make_problem(spec, 7);
   problem.output_gradient = problem.v.clone();
+  problem.state_gradient = problem.initial_state->clone();
   test::Random random(8);
-  for (std::size_t i = 0; i < problem.output_gradient->size(); ++i)
-    problem.output_gradient->set(i, random.normal());
+  for (Tensor* const tensor : {&*problem.output_gradient, &*problem.state_gradient})
+    for (std::size_t i = 0; i < tensor->size(); ++i) tensor->set(i, random.normal());
   const kda::GradientTensors right = wrong_gradients(problem, {}, chunk_size);
   test::Sampled sample(250);
   INFO(sample.text());
