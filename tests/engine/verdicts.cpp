@@ -117,6 +117,29 @@ TEST_CASE("a wrong recorded answer is one failure, as nobody is held against wha
   CHECK(case_of(ran(blind), "recurrent", "somebody").verdict == Verdict::fail);
 }
 
+TEST_CASE("a large problem has its truth in fp64 where the bound of its error allows, and the same verdict",
+          "[engine]") {
+  const std::string large = ":T=1024,H=16,K=128,V=128,dtype=bf16";
+  const auto judged = [](const std::string& target, std::optional<plan::OracleChoice> oracle) {
+    plan::Request request = request_for({target});
+    request.selection.variants = Names{"recurrent"};
+    request.test = false, request.oracle = oracle;
+    return case_of(ran(request), "recurrent", "oracle");
+  };
+  const report::CaseResult usual = judged("slow_alpha" + large, {}),
+                           exact = judged("slow_alpha" + large, plan::OracleChoice::double_double);
+  CHECK(usual.oracle == "fp64");
+  CHECK(usual.oracle_error.value() <= 0x1p-30);
+  CHECK((exact.oracle == "double-double" && !exact.oracle_error));
+  CHECK(usual.verdict == exact.verdict);
+  CHECK(metric(usual, "o", "rms_ratio") == Approx(metric(exact, "o", "rms_ratio")).epsilon(1e-6));
+  // What grows in the state makes an error that is there grow, too.
+  const report::CaseResult wide = judged("residual_cancel" + large, {});
+  CHECK(wide.oracle == "double-double");
+  CHECK(!wide.oracle_error);
+  CHECK(judged("slow_alpha:T=64,H=1", {}).oracle == "double-double");  // small
+}
+
 TEST_CASE("an oracle that overflows makes its tensors inconclusive", "[engine]") {
   kda::Problem problem = test::make_problem({});
   problem.g.set(20, 720.0);
