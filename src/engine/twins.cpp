@@ -104,6 +104,7 @@ struct Twins::Class {
     std::optional<DecayDirections>* decays;  ///< of it; none yet where nobody asked before
     std::optional<kda::Problem> part = {};
     std::vector<kda::Tensors> twins = {};
+    bool is_settled = false;
   };
 
   void run_first(Head& head, kda::Pass pass) const {
@@ -314,10 +315,10 @@ void Twins::measure_here(Class& one, const HeadTruths& truths, std::size_t first
     const Work at_hand(seconds, steps);
     head.part = one_query_head(problem_, head.number);
     one.run_first(head, pass_);
-    if (!one.settle(head, pass_, truths)) head.twins.clear();
-    head.part.reset();
+    head.is_settled = one.settle(head, pass_, truths);
+    head.part.reset(), head.twins.clear();  // of gradients all heads are here at once
   });
-  std::erase_if(heads, [](const Class::Head& head) { return !head.twins.empty(); });  // settled
+  std::erase_if(heads, [](const Class::Head& head) { return head.is_settled; });
   // As many at a time as there are threads: whose twins are at work shares them out with the others.
   const auto at_once = static_cast<std::size_t>(threads_);
   for (std::size_t begin = 0; begin < heads.size(); begin += at_once) {
