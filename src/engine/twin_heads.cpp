@@ -38,12 +38,8 @@ std::size_t one_in_full(const kda::Dimensions& dimensions) {
   return std::max<std::size_t>(dimensions.H / heads, 1);
 }
 
-std::vector<kda::Tensors> answers_of(std::span<const Twin> family, kda::Pass pass,
-                                     const kda::Problem& problem) {
-  std::vector<kda::Tensors> answers;
-  for (const Twin& twin : family)
-    answers.push_back(kda::run_pass(pass, *twin.variant, problem, twin.options));
-  return answers;
+kda::Tensors answer_of(const Twin& twin, kda::Pass pass, const kda::Problem& problem) {
+  return kda::run_pass(pass, *twin.variant, problem, twin.options);
 }
 
 Emulations emulations_of(const std::vector<Twin>& family, kda::Pass pass) {

@@ -21,9 +21,7 @@ kda::Problem one_query_head(const kda::Problem& problem, std::size_t query_head)
 /// have to say what computations like it do, once they have tokens enough for that.
 std::size_t one_in_full(const kda::Dimensions& dimensions);
 
-/// What each twin answers, in the order of the family.
-std::vector<kda::Tensors> answers_of(std::span<const Twin> family, kda::Pass pass,
-                                     const kda::Problem& problem);
+kda::Tensors answer_of(const Twin& twin, kda::Pass pass, const kda::Problem& problem);
 
 /// ... on the GPU, where it stays, to query heads [first, first + count) of a problem together.
 struct AnswersOnGpu {

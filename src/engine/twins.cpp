@@ -108,7 +108,7 @@ struct Twins::Class {
   };
 
   void run_first(Head& head, kda::Pass pass) const {
-    head.twins.push_back(answer_of(family.front(), head, pass));
+    head.twins.push_back(answer_of(family.front(), pass, *head.part));
   }
   /// The parts that all answers of a head are run in, each alone.
   std::size_t runs(kda::Pass pass) const { return family.size() + (has_decay_slopes(pass) ? 1 : 0); }
@@ -116,7 +116,7 @@ struct Twins::Class {
     if (which == family.size()) {
       if (!*head.decays) head.decays->emplace(*head.part, 0);
     } else if (head.twins[which].empty()) {
-      head.twins[which] = answer_of(family[which], head, pass);
+      head.twins[which] = answer_of(family[which], pass, *head.part);
     }
   }
 
@@ -147,9 +147,6 @@ struct Twins::Class {
   }
 
  private:
-  static kda::Tensors answer_of(const Twin& twin, const Head& head, kda::Pass pass) {
-    return kda::run_pass(pass, *twin.variant, *head.part, twin.options);
-  }
   judge::HeadValues values_of(const Head& head, kda::Pass pass, const HeadTruths& truths,
                               const TwinTensor& judged, std::size_t value_head, std::size_t i) const {
     const judge::RowLayout layout = judged.layout.with_heads(judged.heads_per_query_head);

@@ -68,9 +68,9 @@ PowerAnswers::PowerAnswers(const kda::Problem& problem, std::string_view tensor,
   parallel_for(twins_.size(), kernel.options.threads, [&](std::size_t query_head, int) {
     const kda::Problem part = one_query_head(problem, query_head);
     if (!decays_.empty()) decays_[query_head].emplace(problem, query_head);
-    std::vector<kda::Tensors> answers = answers_of(kernel_.twins, kda::Pass::forward, part);
-    for (kda::Tensors& answer : answers)
-      twins_[query_head].push_back(std::move(answer.at(std::string(tensor))));
+    for (const Twin& twin : kernel_.twins)
+      twins_[query_head].push_back(
+          std::move(answer_of(twin, kda::Pass::forward, part).at(std::string(tensor))));
   });
   if (!kernel.twins.empty())
     layout_of_twins_ =

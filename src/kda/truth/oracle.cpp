@@ -210,9 +210,8 @@ class Recurrence {
     return (tokens.length() + block_tokens - 1) / block_tokens;
   }
   void read(const Sequence& tokens, std::size_t head, std::size_t block, TokenPairs& in) const {
-    const Sequence part = tokens.block(block * block_tokens, block_tokens);
-    inputs_.tokens(part, first_head_ + head, in, v_stride_, in_fp64_);
-    if (in_fp64_) inputs_.norms(part.length(), in);
+    inputs_.tokens(tokens.block(block * block_tokens, block_tokens), first_head_ + head, in, v_stride_,
+                   in_fp64_);
   }
   /// Those of the first round.
   void read_inputs(const Sequence& tokens, Shared& work) const {

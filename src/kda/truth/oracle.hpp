@@ -3,7 +3,7 @@
 // it; formulas in kernels/truth/oracle_step.hpp). Norms, gates and sigmoids are evaluated in double-double
 // too, without the usual thresholds.
 //
-// Or, four times as fast, the recurrence in fp64 with a bound of its error (ColumnError there). No bound is
+// Or, three times as fast, the recurrence in fp64 with a bound of its error (ColumnError there). No bound is
 // known with erase gates.
 //
 // Checked against MPFR at 200 bits (tests/kda/oracle): error <= 1e-28 x magnitude.

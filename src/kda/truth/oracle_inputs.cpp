@@ -38,12 +38,13 @@ void OracleInputs::key_rows(const tensor::Tensor& tensor, const Sequence& tokens
 }
 
 void OracleInputs::tokens(const Sequence& tokens, std::size_t head, TokenPairs& rows, std::size_t stride,
-                          bool high_alone) const {
+                          bool in_fp64) const {
   query(tokens, head, rows.q);
   key(tokens, head, rows.k);
   value(tokens, head, rows.v.data(), rows.v_low.data(), stride);
-  if (high_alone) {
+  if (in_fp64) {
     high_decay(tokens, head, rows.decay);
+    find_norms(tokens.length(), rows);
   } else {
     log_decay(tokens, head, rows.decay);
     kernel_table().oracle.exponential(rows.decay.lanes(), tokens.length() * d_.K);
@@ -67,7 +68,7 @@ void OracleInputs::tokens(const Sequence& tokens, std::size_t head, TokenPairs& 
     }
 }
 
-void OracleInputs::norms(std::size_t count, TokenPairs& rows) const {
+void OracleInputs::find_norms(std::size_t count, TokenPairs& rows) const {
   rows.norms.resize(count);
   for (std::size_t t = 0; t < count; ++t) {
     TokenNormSums sums;

@@ -53,7 +53,7 @@ struct TokenPairs {
   Pairs own_read;                         ///< erase * k
   tensor::Scratch<double> erased, v_low;  ///< |erase k|; what v has beyond a double
   Pairs column_beta;                      ///< rows as those of v
-  std::vector<TokenNorms> norms;          ///< where OracleInputs::norms() made them
+  std::vector<TokenNorms> norms;          ///< for the recurrence in fp64
 };
 
 /// Throws Interrupted as HeadReader does.
@@ -61,11 +61,10 @@ class OracleInputs {
  public:
   explicit OracleInputs(const Problem& problem) : problem_(problem), d_(problem.dimensions()) {}
 
-  /// All that tokens have; rows of v have `stride` elements. `high_alone`: of decays no low parts.
+  /// All that tokens have; rows of v have `stride` elements. `in_fp64`: norms, too, and of
+  /// decays no low parts.
   void tokens(const Sequence& tokens, std::size_t head, TokenPairs& rows, std::size_t stride,
-              bool high_alone = false) const;
-  /// Of `count` tokens, from the rows of all they have.
-  void norms(std::size_t count, TokenPairs& rows) const;
+              bool in_fp64 = false) const;
   /// [count][K] rows of q (with scale) or of k, L2-normalised if the problem says so.
   void query(const Sequence& tokens, std::size_t head, Pairs& rows) const;
   void unscaled_query(const Sequence& tokens, std::size_t head, Pairs& rows) const;
@@ -116,6 +115,8 @@ class OracleInputs {
   void own_log_decays(const Sequence& tokens, std::size_t head, Pairs& rows) const;
   /// What a head has one of for all channels to each of them.
   void over_channels(std::size_t count, Pairs& rows) const;
+  /// Of `count` tokens, from the rows of all they have.
+  void find_norms(std::size_t count, TokenPairs& rows) const;
   void raw_gates(const Sequence& tokens, std::size_t head, Pairs& rows) const;
   /// dt_bias of a head; null pointers inside without.
   Pairs bias_of(std::size_t head) const;
