@@ -135,6 +135,8 @@ class Neighbours {
     for (const kda::CastPointRow& row : kda::cast_point_rows())
       if (row.is_operand && has_point(row, known_, problem_))
         hypothesis.options.arithmetic.casts.*row.point = rounding;
+    // What rounds as it is stored is not rounded as it is read, too.
+    if (casts.tensor_core == rounding) hypothesis.options.arithmetic.casts.tensor_core = Rounding::none;
     add(std::move(hypothesis), fmt::format("{}@products", name_of(rounding)));
   }
 

@@ -1,7 +1,10 @@
 #include "hypotheses/identify.hpp"
 
 #include <algorithm>
+#include <map>
+#include <ranges>
 #include <span>
+#include <utility>
 
 #include "hypotheses/climb.hpp"
 #include "hypotheses/launch_search.hpp"
@@ -80,7 +83,8 @@ class Search {
       for (const Scored& one : as_good_as_first(best))
         if (const double share = mean_of(by(one)); share > most) most = share, now = one;
     }
-    if (has_enough && now.score >= identified_from && now.score < exact_from) polish(now);
+    const bool has_rest = now.score < exact_from || least_of(by(now), 1) < identified_from;
+    if (has_enough && now.score >= identified_from && has_rest) polish(now);
     if (!sure && settings_.licence && !is_allowed(now.hypothesis)) {
       Scored other = scores_.of(licensed(now.hypothesis, *settings_.licence, problem()));
       if (other.score >= now.score - as_good) {
@@ -301,21 +305,34 @@ class Search {
     return left;
   }
 
-  /// Single settings as long as one leaves half of what those before it leave.
+  /// By what each leaves of the squares the first of those that leave as much.
+  std::map<double, Hypothesis> polished(const Hypothesis& now) const {
+    std::map<double, Hypothesis> found;
+    for (Hypothesis& one : moves(now, problem())) {
+      const double cost = cost_of(one.options.arithmetic.reduction);
+      if (cost > std::max(1.0, cost_of(now.options.arithmetic.reduction))) continue;
+      if (settings_.licence && !is_allowed(one)) continue;
+      const double left = left_by(one);
+      found.try_emplace(left, std::move(one));
+    }
+    return found;
+  }
+
+  /// Settings as long as one leaves half of what those before it leave; two at once where little is
+  /// explained.
   void polish(Scored& now) {
     double left = left_by(now.hypothesis);
     const Hypothesis first = now.hypothesis;
-    for (bool has_gained = true; has_gained;) {
-      has_gained = false;
-      double least = left / 2;
-      Hypothesis best = now.hypothesis;
-      for (Hypothesis& one : moves(now.hypothesis, problem())) {
-        if (cost_of(one.options.arithmetic.reduction) > 1 || (settings_.licence && !is_allowed(one)))
-          continue;
-        if (const double with = left_by(one); with < least)
-          least = with, best = std::move(one), has_gained = true;
-      }
-      if (has_gained) now = scores_.of(std::move(best)), left = least;
+    while (left > 0) {
+      std::map<double, Hypothesis> single = polished(now.hypothesis);
+      if (single.empty()) break;
+      std::pair<double, Hypothesis> best = *single.begin();
+      if (best.first > 0 && least_of(by(now), 1) < identified_from)
+        for (const auto& [with, one] : single | std::views::take(paired))
+          if (const auto both = polished(one); !both.empty() && both.begin()->first < best.first)
+            best = *both.begin();
+      if (!(best.first < left / 2)) break;
+      now = scores_.of(std::move(best.second)), left = best.first;
     }
     if (identity(first, problem()) != identity(now.hypothesis, problem()))
       now.hypothesis = described(std::move(now.hypothesis));

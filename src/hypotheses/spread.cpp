@@ -32,10 +32,10 @@ const Row algorithms[] = {
     {false, 0, {"exponential=cuda-fast", "reduction=pairwise"}},
     {false, 0, {"exponential=exp2-scaled", "reduction=tree:32"}},
     {true, 0, {}},
-    {true, 16, {"exponential=cuda"}},
+    {true, 16, {"beta=columns", "exponential=cuda"}},
     {true, 0, {"decay=anchor-mid:32", "inverse=blocks:32", "exponential=exp2-scaled"}},
     {true, 0, {"decay=anchor-first", "exponential=cuda-fast", "inverse=doubling:16"}},
-    {true, 32, {"decay=pair", "reduction=blocks:16", "inverse=doubling:16"}},
+    {true, 32, {"beta=columns", "decay=pair", "reduction=blocks:16", "inverse=doubling:16"}},
     {true, 16, {"decay=anchor-mid", "tail=suffix", "exponential=exp2-scaled"}},
     {true, 16, {"decay=pair", "tail=suffix", "contraction=separate"}},
     {true, 0, {"reduction=blocks:16", "exponential=cuda-fast"}, true},
@@ -172,10 +172,13 @@ std::vector<Twin> stable_of(Twin twin, const kda::Problem& problem) {
   // which loses no more digits than operands have, but in fp16 factors below its range.
   Hypothesis known;
   known.variant = twin.variant, known.options = twin.options;
-  const kda::Rounding operands = casts_of(known, problem).score_operands;
+  const kda::CastPoints casts = casts_of(known, problem);
+  const auto is_rounded = [](kda::Rounding operands) {
+    return operands == kda::Rounding::bf16 || operands == kda::Rounding::tf32;
+  };
   const bool has_pairs = kda::is_pairwise(decay) || decay == kda::DecayForm::anchor_pair;
   if (twin.variant->axes.chunk && !has_pairs &&
-      (operands == kda::Rounding::bf16 || operands == kda::Rounding::tf32))
+      (is_rounded(casts.score_operands) || is_rounded(casts.tensor_core)))
     add_variations(list, twin, factored_within_blocks, problem);
   std::erase_if(list, [&](const Twin& one) { return !can_compute(one, problem); });
   return list;
