@@ -15,7 +15,7 @@ constexpr char explain_footer[] =
     R"(Sections (docs/explain.md):
   bits      which computation gives this output: a search over kernels that people run and every setting of --arithmetic
   shares    what each of its settings costs
-  growth    how the error of every output goes along T, window by window, and where it crosses a limit first
+  growth    how the error of every output goes along T, window by window, and where it first crosses a limit
   overflow  which formulations overflow on these inputs, where and by how much: exponents, inverses, stored states
   faults    which known fault explains an output that errs beyond its limits
 
@@ -24,7 +24,7 @@ Examples:
   kda-check explain mine.h5 --recorded mine --advise    one of them: which roundings to keep finer first
   kda-check explain mine.h5 --between mine,fla_chunk    what makes the difference of two
   kda-check explain mine.h5 --between mine,chunk+fla    the same, with a kernel that kda-check knows
-  kda-check explain mine.h5 --only faults               it fails: what is wrong?
+  kda-check explain mine.h5 --only faults               which known fault explains a failure
   kda-check explain mine.h5 --only growth --tensor dq,dk     its gradients, counted from the first and from the last token
   kda-check explain mine.h5 --only overflow --arithmetic flash-kda --chunk-size 16
   kda-check explain captures/ --json                    every output of a folder
@@ -87,10 +87,10 @@ int explain_main(const Words& words) {
   parser.group("What is said");
   parser.names(
       "--only", "SECTION,...", [&](Names names) { request.only = std::move(names); },
-      "bits, shares (default), growth, overflow, faults");
+      "bits, shares, growth, overflow, faults (default: bits,shares)");
   parser.flag("--advise", request.advise, "Which settings to make finer first, and what that gains");
   parser.group("What is selected");
-  add_recorded(parser, selection, "Recorded outputs (default: all; none)");
+  add_recorded(parser, selection, "Recorded outputs, or none (default: all)");
   parser.names(
       "--between", "A,B", [&](Names ends) { request.between = std::move(ends); },
       "Which settings make A differ from B: recorded outputs, variants, or variant+preset");
@@ -109,7 +109,7 @@ int explain_main(const Words& words) {
       "oracle (default), or the name of a recorded output");
   parser.number(
       "--window", 1, 1 << 20, [&](std::size_t tokens) { request.window = tokens; },
-      "Tokens to a window (default: the chunk size)");
+      "Tokens in a window (default: the chunk size)");
   add_oracle_device(parser, request);
   parser.group("In CI");
   add_requirements(parser, request);

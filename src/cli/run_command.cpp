@@ -10,8 +10,8 @@ namespace {
 
 constexpr char run_footer[] =
     R"(Targets are fixtures, folders of them, regimes (kda-check list regimes), or @suites (kda-check list suites). Your
-selection narrows each line of a suite: what the line names and you do not select is left out; a line that names nothing
-takes your selection. Your other options replace those of the line, --limit metric by metric.
+selection narrows each line of a suite: of what the line names, only what you select is run. A line that names nothing
+takes your selection. Your other options replace those of the line; --limit does so metric by metric.
 
 Examples:
   kda-check run mine.h5                              your recorded output and every variant, against the truth
@@ -48,8 +48,8 @@ struct RunOptions {
           if (names == Names{"none"}) names.clear();
           request.selection.against = std::move(names);
         },
-        "oracle, names of recorded outputs, all of these (the default: all), none, or replay: each GPU\n"
-        "variant, bit for bit, against its replay on the CPU");
+        "oracle, names of recorded outputs, all of these (default: all), or none. replay: compare each GPU\n"
+        "variant with its replay on the CPU, bit for bit");
     parser.choice(
         "--oracle", "KIND", {"dd", "fp64", "none"},
         [&](const std::string& kind) {
@@ -58,7 +58,7 @@ struct RunOptions {
                                             : plan::OracleChoice::double_double;
         },
         "dd: double-double; fp64: faster, with a bound of its error; none: only against recorded outputs.\n"
-        "Without it large problems take fp64 where that is exact enough");
+        "Without this option large problems take fp64 if that is exact enough");
     add_oracle_device(parser, request);
     add_external(parser);
     add_judging(parser, request.judging);
@@ -67,20 +67,20 @@ struct RunOptions {
         "on (default): also compare errors, region by region, with those of correct kernels that\n"
         "kda-check emulates on the same problem (docs/verdicts.md); off: only derived limits decide");
     parser.figure("--floor", request.judging.floor,
-                  "Say INCONCLUSIVE where an error of this share would be missed (default 0.05)");
+                  "Say INCONCLUSIVE if an error of this share would be missed (default 0.05)");
     parser.choice(
         "--undecided", "VERDICT", {"pass", "fail"},
         [&](const std::string& verdict) {
           request.judging.undecided = verdict == "pass" ? judge::Verdict::pass : judge::Verdict::fail;
         },
-        "Report INCONCLUSIVE tensors as this");
+        "Report INCONCLUSIVE tensors as pass or fail");
     parser.flag("--as-declared", request.judging.as_declared,
-                "Fail a recorded output that computes otherwise than its name says (docs/verdicts.md);\n"
-                "without this option that is a note");
+                "Fail a recorded output that does not compute as its name says (docs/verdicts.md); without\n"
+                "this option a note says so");
     parser.group("What else is tried");
     parser.flag(
         "--stages", request.stages,
-        "Compare the intermediates of the chunk form, and those that a file holds, with the truth; name\n"
+        "Compare the intermediates of the chunk form, ours and those in a file, with the truth; name\n"
         "the first one that is wrong");
     parser.optional_value(
         "--invariants", "[=NAME,...]", "all", true,
@@ -128,10 +128,9 @@ struct RunOptions {
           if (!planned.request.expectation)
             throw Error(ErrorKind::usage, fmt::format("--expect {}", text), {}, "pass, fail, inconclusive");
         },
-        "Pass where the verdict is this one and its reason has CAUSE, else fail (docs/incidents.md). No "
-        "variant\n"
-        "runs that is not named");
-    parser.value("--incident", "THREAD,...", incident, "Where that happened, for reports: sglang#30860");
+        "Pass if the verdict is this one and its reason has CAUSE (docs/incidents.md). Only variants that\n"
+        "you name run");
+    parser.value("--incident", "THREAD,...", incident, "Where the bug was reported: sglang#30860");
   }
 
   void add_gate(Parser& parser) {

@@ -62,8 +62,7 @@ std::string explained_reason(const Identification& found, const kda::Problem& pr
                                        percent(found.explained), further);
   if (least < 0.9)
     text += fmt::format(
-        "; something else is wrong besides: {} of all blocks of 16 elements are right but for that "
-        "arithmetic",
+        "; something else is wrong besides: the computation explains {} of all blocks of 16 elements",
         percent(found.blocks));
   if (!found.cannot_be_told_apart.empty())
     text += fmt::format("; {} cannot be told apart from it here", some_of(found.cannot_be_told_apart));

@@ -311,8 +311,8 @@ constexpr Fault list[] = {
     {"gate_behind_update", "the state decays behind the update, not before it", always,
      set<&Reading::decays_after_update>},
     {"prediction_misses_last",
-     "the prediction misses what the token before wrote, but for the first row of a chunk: L lacks its first "
-     "subdiagonal",
+     "the prediction misses what the token before wrote, except in the first row of a chunk: L lacks its "
+     "first subdiagonal",
      has_chunks, in_chunks<&Reading::prediction_misses_last>, At::chunk},
     {"prediction_has_own", "the prediction contains what the token itself writes: L has its diagonal", always,
      set<&Reading::prediction_has_own>},

@@ -36,7 +36,7 @@ constexpr Preset preset_rows[] = {
      "storage=bf16@products+bf16@normalised+bf16@exponentials+bf16@u+bf16@prediction+bf16@residual+"
      "bf16@o_inter+bf16@o_intra+bf16@initial_state+bf16@carry",
      16},
-    {"attention-gym", "chunk", "attention-gym's chunk_kda on a Blackwell, but for its norm and gate",
+    {"attention-gym", "chunk", "attention-gym's chunk_kda on a Blackwell, without its norm and gate",
      "meta-pytorch/attention-gym 7fdb85d, 2026-08-22", "from source",
      "fla decay=anchor-first:16 inverse=blocks:16 update=chained "
      "storage=bf16@normalised+tf32@score_operands+bf16@off_diagonal+bf16@Aqk+bf16@inverse_operands+"
@@ -84,7 +84,7 @@ constexpr Preset preset_rows[] = {
      "llama.cpp update=chained"},
     {"cula-sm90", "chunk", "cuLA's cula_kda_prefill on an H100, beta after its sigmoid",
      "inclusionAI/cuLA fa742a2, 2026-04-24",
-     "proven forwards: 0 elements of o and final_state differ in 24 captures, but for NaN that only cuLA has "
+     "proven forwards: 0 elements of o and final_state differ in 24 captures, except NaN that only cuLA has "
      "in 7",
      "contraction=fused exponential=cuda-fast special=triton subnormals=flush reduction=triton-rows:25 "
      "storage=bf16@normalised+tf32@score_operands+bf16@Aqk+fp16@L+fp16@inverse_operands+fp16@Akk_inv+"
