@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import math
 import mmap
 import re
@@ -175,38 +176,53 @@ def _others(problem: Fixture) -> Iterator[tuple[str, Fixture]]:
         yield kind, of(rows)
 
 
-def _graph(called: Called) -> Iterator[Trial]:
-    torch, held = called.torch, dict[str, Any]()
+def _captured(called: Called, given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A graph of the kernel on these arguments, and what it returned. Raises Unsupported where the kernel cannot be captured."""
+    torch, side = called.torch, called.torch.cuda.Stream()
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    side.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(side):
+            for _ in range(2):  # what is compiled, tuned or allocated once
+                called.kernel(**given)
+            torch.cuda.synchronize()
+            gc.collect()  # not within
+            graph.capture_begin(pool)
+            try:
+                returned = called.kernel(**given)
+            finally:
+                graph.capture_end()
+    except Exception as error:
+        # Else torch takes the capture to go on.
+        ends = (getattr(torch._C, f"_cuda_endAllocate{name}ToPool", None) for name in ("", "CurrentStream"))
+        for end in filter(None, ends):
+            with contextlib.suppress(RuntimeError):
+                end(torch.cuda.current_device(), pool)
+        torch.cuda.synchronize()
+        raise Unsupported(f"it cannot be captured: {in_a_line(error.__context__ or error)}") from error
+    return graph, returned
+
+
+def _graph(called: Called) -> Iterator[Trial | str]:
+    given = _copied(called.arguments)
+    try:
+        graph, returned = _captured(called, given)
+    except Unsupported as error:
+        yield str(error)
+        return
 
     def replayed(**arguments: Any) -> Any:
-        if not held:
-            given = _copied(arguments)
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(2):  # what is compiled, tuned or allocated once
-                    called.kernel(**given)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.graph(graph):
-                    returned = called.kernel(**given)
-            except Exception as error:
-                torch.cuda.synchronize()
-                raise Unsupported(f"it cannot be captured: {in_a_line(error)}") from error
-            held.update(given=given, graph=graph, returned=returned)
-        given = held["given"]
         for key, x in arguments.items():
             if _is_tensor(x):
                 given[key].copy_(x)
-        held["graph"].replay()
-        torch.cuda.synchronize()
-        return _handed_back(arguments, given, held["returned"], keeps=True)
+        graph.replay()
+        called.torch.cuda.synchronize()
+        return _handed_back(arguments, given, returned, keeps=True)
 
-    yield Trial("replay", replayed)
+    yield Trial("replayed", replayed)
     for kind, problem in _others(called.problem):
-        yield Trial(f"replay with {kind}", replayed, asked=problem)
-    yield Trial("replay", replayed)
+        yield Trial(f"replayed with {kind}", replayed, asked=problem)
+    yield Trial("replayed", replayed)
 
 
 # streams --------------------------------------------------------------------------------------------------------------
@@ -439,12 +455,14 @@ def _offsets(called: Called) -> Iterator[Trial | str]:
     for name, x in called.arguments.items():
         if not _is_tensor(x) or len(x.shape) < 3 or 0 in x.shape:
             continue
-        axis = next((n for n, extent in enumerate(x.shape) if extent > 1), 0)
-        strides = _dense(x.shape)
-        step = -(-FAR // max(x.shape[axis] - 1, 1))
-        strides[axis] = max(strides[axis], -(-step // 64) * 64)
-        for kind, wide, offset in (("beginning beyond 2^31", _dense(x.shape), FAR), ("spanning 2^31", strides, 0)):
-            laid = functools.partial(_laid_far, called, strides=wide, offset=offset)
+        dense = _dense(x.shape)
+        trials = [("beginning beyond 2^31", dense, FAR)]
+        for axis in (0, 1):  # rows and tokens; slots and heads
+            step = -(-FAR // max(x.shape[axis] - 1, 1) // 64) * 64 + 64
+            if x.shape[axis] > 1 and (axis == 0 or x.shape[0] == 1 or x.shape[0] * dense[0] <= step):
+                trials.append(("spanning 2^31", [*dense[:axis], step, *dense[axis + 1 :]], 0))
+        for kind, strides, offset in trials:
+            laid = functools.partial(_laid_far, called, strides=strides, offset=offset)
             yield Trial(kind, _instead(called.kernel, name, laid), name)
     yield _pool_of_many(called) if "state_pool" in called.problem.inputs else _many(called)
 
@@ -524,12 +542,12 @@ def _pool_of_many(called: Called) -> Trial | str:
     return Trial(kind, call)
 
 
-LAWS = (
+LAWS = (  # in this order: memory that stale has filled may come back later
     Law("graph", _wants_gpu, _graph),
     Law("streams", _wants_gpu, _streams),
     Law("strides", _wants_strides, _strides, ABOUT_LAYOUT, is_layout=True),
     Law("offsets", _wants_strides, _offsets, ABOUT_LAYOUT, is_layout=True, by_name=True),
-    Law("stale", lambda called: "" if called.framework != "jax" else "memory of JAX is out of reach", _stale),  # what it left may stay
+    Law("stale", lambda called: "" if called.framework != "jax" else "memory of JAX is out of reach", _stale),
 )
 
 
