@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _calls, _program, _scratch, _who
+from . import _call_laws, _calls, _program, _scratch, _who
 from ._configurations import Configurations, table, tried
 from ._files import Path, make_folder, write_text
 from ._kinds import flag, listed
@@ -143,7 +143,7 @@ def verify(
     caller = Caller(kernel, signature or replace(FLA, compute={}), frame, device, compute)
     every = isinstance(invariants, bool)
     names = [] if isinstance(invariants, bool) else listed(invariants, "invariants")
-    calls = _calls.wanted(None if every else names) if invariants else []
+    calls = _call_laws.wanted(None if every else names) if invariants else []
     names = [name for name in names if name not in [law.name for law in calls]]
     options = listed(options, "options")
     backward = flag(backward, "backward")

@@ -7,7 +7,7 @@ import kda_check
 import numpy as np
 import pytest
 from conftest import recurrence
-from kda_check import _calls, signatures
+from kda_check import _call_laws, signatures
 from test_pools import decode
 
 PROBLEM = "control:T=20,H=2,K=8,V=8"
@@ -20,7 +20,7 @@ def right(q, k, v, g, beta, scale):
 
 def of_dense_keys(q, k, v, g, beta, scale):
     """It takes keys to lie one behind the other."""
-    strides = [k.dtype.itemsize * stride for stride in _calls._dense(k.shape)]
+    strides = [k.dtype.itemsize * stride for stride in _call_laws._dense(k.shape)]
     return recurrence(q, np.lib.stride_tricks.as_strided(k, k.shape, strides), v, g, beta, scale)
 
 
@@ -28,8 +28,8 @@ def with_narrow_offsets(q, k, v, g, beta, scale):
     """It counts elements in 31 bits."""
     step = v.strides[1] // v.itemsize
     first = np.lib.stride_tricks.as_strided(v, (v.shape[1] * step,), (v.itemsize,))
-    rows = [first[t * step % _calls.FAR :][: v[:, 0].size] for t in range(v.shape[1])]
-    is_far = (v.shape[1] - 1) * step >= _calls.FAR
+    rows = [first[t * step % _call_laws.FAR :][: v[:, 0].size] for t in range(v.shape[1])]
+    is_far = (v.shape[1] - 1) * step >= _call_laws.FAR
     return recurrence(q, k, np.stack(rows).reshape(v.shape) if is_far else v, g, beta, scale)
 
 
@@ -102,6 +102,17 @@ def test_other_sums_for_other_strides_are_judged_and_bits_elsewhere_are_not():
     assert row["verdict"] == "pass" and row["judged"] == 2
 
 
+def test_a_kernel_that_does_not_repeat_has_no_bits_to_compare_with():
+    def kernel(q, k, v, g, beta, scale):
+        o, state = recurrence(q, k, v, g, beta, scale)
+        calls.append(0)
+        return o * np.float32(1 + len(calls) * 1e-7), state
+
+    calls = []
+    (row,) = kda_check.verify(kernel, PROBLEM, framework="numpy", compute="fp32", invariants=["stale"]).calls
+    assert row["verdict"] == "fail" and "a plain call has other bits at another call" in row["reason"] and not row["tried"]
+
+
 def test_pools_are_called_with_views_far_slots_and_nan_in_slots_that_no_row_names():
     def cleaning(*args, **words):
         o, pool = decode(*args, **words)
@@ -130,10 +141,10 @@ def test_what_says_nothing_here_is_skipped_with_its_reason_and_asked_of_one_prob
 
 def test_other_problems_of_a_call_are_problems_of_the_same_shapes():
     packed = kda_check.regime("control", lengths=(3, 0, 9), K=4, V=4)
-    kinds = dict(_calls._others(packed))
+    kinds = dict(_call_laws._others(packed))
     assert list(kinds) == ["other values", "other lengths"]
     assert kinds["other lengths"].inputs["cu_seqlens"].data.tolist() == [0, 9, 9, 12]
-    table = dict(_calls._others(kda_check.regime("serve:sequences=3,K=8,V=8,H=1")))
+    table = dict(_call_laws._others(kda_check.regime("serve:sequences=3,K=8,V=8,H=1")))
     assert len(table) == 2 and table.keys() <= {"other values", "other tables", "other lengths"}
     for problem in kinds.values():
         assert {key: (x.shape, x.dtype) for key, x in problem.inputs.items()} == {key: (x.shape, x.dtype) for key, x in packed.inputs.items()}

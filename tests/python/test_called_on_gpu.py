@@ -7,7 +7,7 @@ import importlib.util
 
 import numpy as np
 import pytest
-from kda_check import Fixture, _calls, signatures
+from kda_check import Fixture, _call_laws, _calls, signatures
 from kda_check._tensors import stored
 from kda_check.verifying import Caller
 
@@ -28,7 +28,7 @@ def rows(kernel, problem, laws, signature=signatures.FLA_RECURRENT):
         return ("fail" if far else "pass"), f"{', '.join(far)}: far from a plain call"
 
     name = getattr(kernel, "__name__", "kernel")
-    found = _calls.tried(caller, problem, [law for law in _calls.LAWS if law.name in laws], judged)
+    found = _calls.tried(caller, problem, [law for law in _call_laws.LAWS if law.name in laws], judged)
     print(f"\ncalls of {name}", *(f"  {row}" for row in found), sep="\n")
     return found
 
@@ -114,7 +114,7 @@ def with_scratch_that_nobody_cleared(q, k, v, g, beta, scale, initial_state, out
 
 
 def of_dense_keys(q, k, v, g, beta, scale, initial_state, output_final_state=True):
-    return steps(q, k.as_strided(k.shape, _calls._dense(k.shape)), v, g, beta, scale, initial_state)
+    return steps(q, k.as_strided(k.shape, _call_laws._dense(k.shape)), v, g, beta, scale, initial_state)
 
 
 def with_narrow_offsets(q, k, v, g, beta, scale, initial_state, output_final_state=True):
@@ -122,16 +122,16 @@ def with_narrow_offsets(q, k, v, g, beta, scale, initial_state, output_final_sta
     (B, T), (row, step) = v.shape[:2], v.stride()[:2]
 
     def read(rows, tokens, offset):
-        return v.as_strided((rows, tokens, *v.shape[2:]), v.stride(), v.storage_offset() + offset % _calls.FAR)
+        return v.as_strided((rows, tokens, *v.shape[2:]), v.stride(), v.storage_offset() + offset % _call_laws.FAR)
 
-    if (T - 1) * step >= _calls.FAR:
+    if (T - 1) * step >= _call_laws.FAR:
         v = torch.cat([read(B, 1, t * step) for t in range(T)], 1)
-    elif (B - 1) * row >= _calls.FAR:
+    elif (B - 1) * row >= _call_laws.FAR:
         v = torch.cat([v[:-1], read(1, T, (B - 1) * row)])
     return steps(q, k, v, g, beta, scale, initial_state)
 
 
-ALL = [law.name for law in _calls.LAWS]
+ALL = [law.name for law in _call_laws.LAWS]
 
 
 @pytest.mark.parametrize("kernel, broken, problem", [
