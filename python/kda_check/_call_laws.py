@@ -1,7 +1,7 @@
 """Invariants of a call: a kernel has the bits of a plain call however it is called (docs/serving.md, "Of calls from Python").
 
-Each is a row of `LAWS`. It wraps the kernel: what is wrapped takes the arguments of the call, calls the kernel in another way,
-from a CUDA graph, beside another call, with views, and returns what came of that. So a signature is carried out as ever.
+Each is a row of `INVARIANTS`. It wraps the kernel: what is wrapped takes the arguments of the call, calls the kernel in another
+way, from a CUDA graph, beside another call, with views, and returns what came of that. So a signature is carried out as ever.
 """
 
 from __future__ import annotations
@@ -430,7 +430,7 @@ def _pool_of_many(called: Called) -> Trial | str:
     return Trial(kind, call)
 
 
-LAWS = (  # in this order: memory that stale has filled may come back later
+INVARIANTS = (  # in this order: memory that stale has filled may come back later
     Law("graph", _wants_gpu, _graph),
     Law("streams", _wants_gpu, _streams),
     Law("strides", _wants_strides, _strides, ABOUT_LAYOUT, is_layout=True),
@@ -441,4 +441,4 @@ LAWS = (  # in this order: memory that stale has filled may come back later
 
 def wanted(names: Sequence[str] | None) -> list[Law]:
     """Of these names; None: all that need not be asked for by name."""
-    return [law for law in LAWS if (not law.by_name if names is None else law.name in names)]
+    return [law for law in INVARIANTS if (not law.by_name if names is None else law.name in names)]

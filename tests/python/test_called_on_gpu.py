@@ -28,7 +28,7 @@ def rows(kernel, problem, laws, signature=signatures.FLA_RECURRENT):
         return ("fail" if far else "pass"), f"{', '.join(far)}: far from a plain call"
 
     name = getattr(kernel, "__name__", "kernel")
-    found = _calls.tried(caller, problem, [law for law in _call_laws.LAWS if law.name in laws], judged)
+    found = _calls.tried(caller, problem, [law for law in _call_laws.INVARIANTS if law.name in laws], judged)
     print(f"\ncalls of {name}", *(f"  {row}" for row in found), sep="\n")
     return found
 
@@ -131,7 +131,7 @@ def with_narrow_offsets(q, k, v, g, beta, scale, initial_state, output_final_sta
     return steps(q, k, v, g, beta, scale, initial_state)
 
 
-ALL = [law.name for law in _call_laws.LAWS]
+ALL = [law.name for law in _call_laws.INVARIANTS]
 
 
 @pytest.mark.parametrize("kernel, broken, problem", [
