@@ -73,6 +73,7 @@ class Report:
 
     formats: Sequence[str] = ("json",)  # that the program is asked for
     configs: Sequence[dict[str, Any]] = ()  # of `verify(configs=...)`, a row for each but the first: config, differ, verdict ...
+    calls: Sequence[dict[str, Any]] = ()  # of its invariants of calls, a row for each: invariant, verdict, reason, tried ...
 
     def __init__(self, documents: Sequence[dict[str, Any]], text: str, source: Source = None) -> None:
         self.documents, self.text, self.source, self.pages = list(documents), text, source, dict[str, str]()

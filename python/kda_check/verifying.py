@@ -9,12 +9,12 @@ import select
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from . import _program, _scratch, _who
+from . import _call_laws, _calls, _program, _scratch, _who
 from ._configurations import Configurations, table, tried
 from ._files import Path, make_folder, write_text
 from ._kinds import flag, listed
@@ -120,10 +120,11 @@ def verify(
     given, else it follows from the element type of o. framework: "torch", "jax" or "numpy", without the first of them that is
     imported. device: where torch and JAX put tensors. backward: gradients too, by autograd or jax.vjp, for the loss of the
     problem or one that is drawn. invariants: the invariants of docs/serving.md, all or those named, of gradients too where they
-    are made. checkpoints: asks the kernel for the states inside sequences, of every so many tokens, on the side that its
-    signature says; FLA's are before every 64. configs: "all", every configuration of every Triton autotuner below the call; or a
-    list of keyword arguments, each a way to call the kernel. The first is judged; each other one is called three times, and
-    judged where its bits are others (`report.configs`): one that fails, or has other bits at another call, fails the report.
+    are made; those of calls (`report.calls`) of outputs and one problem alone. checkpoints: asks the kernel for the states inside
+    sequences, of every so many tokens, on the side that its signature says; FLA's are before every 64. configs: "all", every
+    configuration of every Triton autotuner below the call; or a list of keyword arguments, each a way to call the kernel. The
+    first is judged; each other one is called three times, and judged where its bits are others (`report.configs`): one that
+    fails, or has other bits at another call, fails the report.
     save: a file to keep problem and answer in; of a suite a folder for those that do not pass, for which the kernel is called
     once more. timeout: seconds of the program, for the invariants as many again; a call of the kernel is not broken off.
     Exceptions of the kernel are passed on; under a suite or an invariant they are a FAIL that quotes them. Raises Unsupported
@@ -140,15 +141,19 @@ def verify(
     frame = framework or next((each for each in ("torch", "jax") if each in sys.modules), "numpy")
     # Whose kernel it is nobody said: FLA's words, and not how FLA computes.
     caller = Caller(kernel, signature or replace(FLA, compute={}), frame, device, compute)
-    named = "" if isinstance(invariants, bool) else "=" + ",".join(listed(invariants, "invariants"))
+    every = isinstance(invariants, bool)
+    names = [] if isinstance(invariants, bool) else listed(invariants, "invariants")
+    calls = _call_laws.wanted(None if every else names) if invariants else []
+    names = [name for name in names if name not in [law.name for law in calls]]
     options = listed(options, "options")
     backward = flag(backward, "backward")
-    laws = [f"--invariants{named}"] if invariants else []
+    laws = ["--invariants" + "=" * bool(names) + ",".join(names)] if names or (every and invariants) else []
     words = {"signature": signature, "framework": framework, "device": device, "compute": compute, "name": name,
              "backward": backward, "checkpoints": checkpoints}  # fmt: skip
     again = _Again(kernel, problem if isinstance(problem, str) else "", words)
     if isinstance(problem, str) and problem.startswith("@"):
-        for word, x in (("checkpoints", checkpoints), ("configs", configs)):
+        of_calls = None if every else ", ".join(law.name for law in calls) or None
+        for word, x in (("checkpoints", checkpoints), ("configs", configs), (of_calls, of_calls)):
             if x is not None:
                 raise ValueError(f"{word} of a suite; wanted a problem")
         passes = [] if backward else ["--no-backward"]
@@ -186,14 +191,16 @@ def verify(
         if ways is not None:
             _each(caller, ways, who, asked, before, report, options)
             caller.kernel = ways.first
+        again.problem = again.problem if save is None else os.fspath(save)
+        if calls:
+            _called(caller, who, asked, calls, report, options, again)
         if not laws:
             return report
-        again.problem = again.problem if save is None else os.fspath(save)
         with asked.in_memory() as (folder, path):
             arguments = [path, *ALONE, "--recorded", "none", "--against", "none", *laws]
             more = _asked(caller, who, folder, arguments, again.of_command, timeout, told)
     whole = Report([*report.documents, *more.documents], f"{report.text}\n{more.text}", report.source)
-    whole.configs = report.configs
+    whole.configs, whole.calls = report.configs, report.calls
     return whole
 
 
@@ -207,6 +214,15 @@ def _each(
         with ways.held():
             return caller(asked)[0]
 
+    report.configs = tried(ways, call, first, _judging(asked, who, options))
+    report.text += "\n" + table(who, report.configs) + "\n"
+    wrong = [row for row in report.configs if row["verdict"] in ("fail", "inconclusive")]
+    report.fail(f"{who}: {row['config']}: {row['reason']}" for row in wrong)
+
+
+def _judging(asked: Fixture, who: str, options: Sequence[str]) -> Callable[[Words], tuple[str, str]]:
+    """The verdict on an answer, and why."""
+
     def judged(answer: Words) -> tuple[str, str]:
         given = {key: x for key, x in answer.items() if key not in LOSS.values()}
         problem = Fixture(asked.inputs, asked.options, {}, asked.name)
@@ -215,10 +231,20 @@ def _each(
         wrong = [f"{row.row['name']} {row.verdict.upper()} {row.reason}" for row in found.tensors() if not row.passed]
         return found.verdict, "; ".join([*wrong, *found.errors])
 
-    report.configs = tried(ways, call, first, judged)
-    report.text += "\n" + table(who, report.configs) + "\n"
-    wrong = [row for row in report.configs if row["verdict"] in ("fail", "inconclusive")]
-    report.fail(f"{who}: {row['config']}: {row['reason']}" for row in wrong)
+    return judged
+
+
+def _called(
+    caller: Caller, who: str, asked: Fixture, laws: Sequence[_calls.Law], report: Report, options: Sequence[str], again: _Again
+) -> None:
+    """Calls the kernel in other ways, and says in the report what came of them."""
+    rows = _calls.tried(caller, asked, laws, _judging(asked, who, options))
+    report.calls = [asdict(row) for row in rows]
+    report.text += "\n".join([f"\ncalls of {who}", *(f"  {row}" for row in rows)]) + "\n"
+    for row in rows:
+        if row.verdict == "fail":
+            line = f"; repro: {again.call(again.problem, invariants=[row.invariant])}" if again.problem else ""
+            report.fail([f"{who}: invariant {row.invariant}: {row.reason}{line}"])
 
 
 class _Again:
