@@ -138,22 +138,19 @@ ALL = [law.name for law in _call_laws.INVARIANTS]
     (with_scratch_that_nobody_cleared, ["stale"], {}),  # the first: no call has left NaN
     (right, [], {}), (right, [], {"dtype": torch.bfloat16}), (decode, [], None), (with_slots_of_the_capture, ["graph"], None),
     (with_one_workspace, ["streams"], {}), (of_dense_keys, ["strides", "offsets"], {}), (with_narrow_offsets, ["offsets"], {}),
-    (on_the_default_stream, ["streams"], {}),
+    (on_the_default_stream, ["graph", "streams"], {}),  # its graph is empty
 ], ids=lambda x: getattr(x, "__name__", None))
 def test_a_law_sees_the_kernel_that_breaks_it_and_no_other(kernel, broken, problem):
     LAST.clear()
     torch.cuda.empty_cache()
     found = rows(kernel, pooled() if problem is None else drawn(**problem), ALL)
-    # A kernel that leaves its stream cannot be captured, and says so.
-    skipped = ["graph"] if kernel is on_the_default_stream else []
     assert [row.invariant for row in found if row.verdict == "fail"] == broken
-    assert [row.invariant for row in found if row.verdict == "skipped"] == skipped
-    assert all(row.tried or row.invariant in skipped for row in found)
+    assert all(row.verdict != "skipped" and row.tried for row in found)
 
 
 @pytest.mark.parametrize("kernel, verdict", [(right, "pass"), (with_narrow_offsets, "fail")])
 def test_the_last_of_many_copies_begins_beyond_2_31_elements(kernel, verdict):
-    (row,) = rows(kernel, drawn(T=512, B=1, H=1, K=64, V=64, dtype=torch.bfloat16), ["offsets"])
+    (row,) = rows(kernel, drawn(T=512, B=1, H=2, K=64, V=64, dtype=torch.bfloat16), ["offsets"])
     assert "the last of many copies" in row.tried and row.verdict == verdict
 
 
@@ -177,7 +174,9 @@ def test_a_kernel_of_fla(name, problem, law):
     (row,) = rows(getattr(fla.ops.kda, name), PROBLEMS[problem](), [law], signature)
     if row.verdict == "skipped":
         pytest.skip("; ".join([row.reason, *row.refused, *row.left]))
-    assert row.verdict == "pass", row
+    # It counts chunks on the host and keeps the table as long as it gets the same tensor: a graph has that of its capture.
+    is_kept = (name, problem, law) == ("chunk_kda", "packed", "graph")
+    assert row.verdict == ("fail" if is_kept else "pass") and ("other lengths" in row.reason) == is_kept, row
 
 
 # The last: a capture that fails may leave something behind ------------------------------------------------------------
