@@ -4,6 +4,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "hypotheses/naming/faulty_output.hpp"
 #include "hypotheses/naming/pool_faults.hpp"
 #include "kda/regimes/regimes.hpp"
 #include "report/writers.hpp"
@@ -193,6 +194,13 @@ TEST_CASE("run says which computation is lost in the same places", "[engine][fau
   CHECK_THAT(
       reasons_of(TemporaryFixture(large, &lost, "lost")),
       ContainsSubstring("rounding: as of a kernel in chunks of 64 whose state between chunks is in fp16"));
+  // What is lost by a fault that explains the infinities before it is that fault's, not an overflow's.
+  const kda::Problem far = kda::parse_regime("unbounded_softplus:T=64,K=32,V=32,raw=1").build();
+  const kda::Answer behind = hypotheses::misreading_answer(
+      far, hypotheses::misread(far, *hypotheses::fault_named("dt_bias_behind").of_output, {}, 64),
+      kda::variant_named("recurrent"), test::default_options(far, "recurrent", DType::fp32));
+  CHECK_THAT(reasons_of(TemporaryFixture(far, &behind, "behind")),
+             ContainsSubstring("bug: as if the gate is -exp(A_log) (softplus(g) + dt_bias)"));
 
   test::ProblemSpec spec;
   spec.T = 80, spec.H = spec.HV = 2, spec.K = 16, spec.V = 16, spec.qk_l2norm = true;

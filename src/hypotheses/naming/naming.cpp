@@ -534,11 +534,11 @@ class FaultSearch {
     return limit;
   }
 
-  std::size_t first_nonfinite() const {
+  std::size_t first_without(bool (*is_known)(double)) const {
     for (std::size_t t = found_.sequence.begin; t < found_.sequence.end; ++t)
       for (const std::size_t head : found_.heads)
         for (std::size_t v = 0; v < d_.V; ++v)
-          if (!std::isfinite(got_o(t, head, v))) return t;
+          if (!is_known(got_o(t, head, v))) return t;
     return found_.sequence.end;
   }
 
@@ -551,8 +551,12 @@ class FaultSearch {
     if (output_.o == nullptr) {
       if (s.length() > whole_for_state) found_.begin = s.end - window_tokens;
     } else {
-      limit_ = first_nonfinite();
+      limit_ = first_without([](double x) { return std::isfinite(x); });
       deviation_ = first_deviation(limit_);
+      if (deviation_ == limit_) {  // right as long as it is finite: a fault may be large at once
+        limit_ = first_without([](double x) { return !std::isnan(x); });
+        deviation_ = first_deviation(limit_);
+      }
       if (deviation_ - s.begin > effort_.most_tokens)
         found_.begin = deviation_ == s.end ? s.end - window_tokens : deviation_ - tokens_before;
       found_.begin -= (found_.begin - s.begin) % tokens_before;  // where chunks begin
@@ -863,7 +867,7 @@ class FaultSearch {
   std::vector<Misreading> misreadings_, others_;  ///< by one fault; by a factor and by two
   std::optional<Cause> nearest_;
   std::size_t deviation_ = 0;                ///< first token that deviates
-  std::size_t limit_ = 0;                    ///< first that is not finite
+  std::size_t limit_ = 0;                    ///< first that is not finite, or NaN
   std::vector<std::size_t> columns_;         ///< of values that are looked at
   std::vector<std::size_t> wrong_columns_;   ///< those that err, where others are right
   std::string in_columns_;                   ///< the same in words

@@ -302,6 +302,16 @@ TEST_CASE("a mistake is named from the tokens before the answer overflows", "[hy
   CHECK(names(probed(problem, answer)).empty());
 }
 
+TEST_CASE("a mistake that overflows in its first tokens is named from where infinities are",
+          "[hypotheses][naming]") {
+  kda::Problem problem = problem_of(case_for("dt_bias_behind"));
+  for (std::size_t i = 0; i < problem.dt_bias->size(); ++i) problem.dt_bias->set(i, -30);
+  for (std::size_t h = 0; h < problem.A_log->size(); ++h) problem.A_log->set(h, std::log(4));
+  const kda::Answer answer = mutant(problem, "dt_bias_behind");
+  REQUIRE(std::isinf(answer.o.value(0)));
+  CHECK(names(probed(problem, answer)) == "dt_bias_behind");
+}
+
 TEST_CASE("an answer that is right up to its first NaN is explained by no fault", "[hypotheses][naming]") {
   const kda::Problem problem = test::exact_problem(64, 16, 8, DType::fp32);
   kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
