@@ -169,6 +169,20 @@ TEST_CASE("run says where an output is wrong", "[engine][faults]") {
              ContainsSubstring("sequence 2 alone, head 1 alone, token 7 alone"));
   CHECK_THAT(reason_of(packed, each(0, 80, 3, 32, zero)),
              ContainsSubstring("columns 32..47 alone: zero, never written?"));
+  const auto stale = [&](std::size_t t, std::size_t column) {
+    return [=](Tensor& o) {
+      for (std::size_t v = column; v < column + 16; ++v) {
+        const std::size_t at = (t * 3 + 1) * 48 + v;
+        o.set(at, o.value(at) + 1 + 0.1 * static_cast<double>(v));
+      }
+    };
+  };
+  CHECK_THAT(
+      reason_of(packed, [&](Tensor& o, Tensor&) { stale(37, 16)(o), stale(45, 32)(o), stale(77, 16)(o); }),
+      ContainsSubstring("head 1 alone, token 7 in columns 16..31, token 15 in columns 32..47, token 47 "
+                        "in columns 16..31 alone: a tile each, not all the same, as of a race"));
+  CHECK_THAT(reason_of(packed, [&](Tensor& o, Tensor&) { stale(37, 16)(o), stale(45, 16)(o); }),
+             ContainsSubstring("tokens 7 and 15 alone, columns 16..31 alone"));
   CHECK_THAT(reason_of(packed,
                        [](Tensor&, Tensor& state) {
                          for (std::size_t i = 0; i < 16 * 48; ++i)
