@@ -425,6 +425,8 @@ class FaultSearch {
     where_.clear(), chunk_end_ = 0, columns_ = all_columns();
     const std::vector<Unit> units = compared();
     const std::size_t tried = found_.tried;
+    if (const std::optional<Candidate> pairs = with_lost_pairs())
+      rank(units, {*pairs}, thresholds, threads_, found_);
     if (const auto start = found_.causes.empty() ? with_other_start() : std::nullopt)
       rank(units, {*start}, thresholds, threads_, found_);
     for (const std::size_t numbers : {1, 2}) {
@@ -493,6 +495,27 @@ class FaultSearch {
                        for (const ExcerptAnswer& head : heads) add_to(values, head);
                        return values;
                      }};
+  }
+  std::optional<Candidate> with_lost_pairs() const {
+    std::vector<LostPairs> heads;
+    std::size_t lost = 0, tried = 0;
+    for (std::size_t i = 0; i < found_.heads.size(); ++i) {
+      heads.push_back(lost_undecayed_pairs(inputs_of(i), rows_of(i),
+                                           static_cast<std::size_t>(problem_.options.chunk_size),
+                                           found_.begin - found_.sequence.begin));
+      lost += heads.back().lost, tried += heads.back().tried;
+    }
+    if (lost == 0) return std::nullopt;
+    return Candidate{
+        "undecayed_pairs_lost",
+        fmt::format("exp(G_i - G_j) is 0 for {} of {} pairs of rows with no decay between, as where "
+                    "G_i - G_j is above 0 by a rounding and exp(x) is 0 for x > 0",
+                    lost, tried),
+        [this, heads] {
+          UnitValues values;
+          for (const LostPairs& head : heads) add_to(values, head.answer);
+          return values;
+        }};
   }
   plain::Head inputs_of(std::size_t head) const {
     return plain::head_of(problem_, Interpretation(problem_),

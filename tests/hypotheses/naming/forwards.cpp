@@ -209,6 +209,19 @@ TEST_CASE("numbers of tokens that nobody foresaw are told from the rows that the
   });
 }
 
+TEST_CASE(
+    "pairs of rows that are lost where nothing decays between them are told from the rows that they give",
+    "[hypotheses][naming]") {
+  kda::Problem problem = problem_of({});
+  for (std::size_t i = 0; i < problem.g.size(); ++i)
+    if (i / 48 % 7 > 1) problem.g.set(i, 0);
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    const hypotheses::Naming finding = probed(problem, chunk_mutant(problem, "undecayed_pairs_lost", dtype));
+    CHECK(names(finding) == "undecayed_pairs_lost");
+    if (!finding.causes.empty()) CHECK(finding.causes[0].explained > 0.99);
+  }
+}
+
 TEST_CASE("what the answer cannot tell apart is named together", "[hypotheses][naming]") {
   const kda::Problem problem = problem_of({});
   const kda::Answer answer = mutant(problem, "last_token_dropped");
