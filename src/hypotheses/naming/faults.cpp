@@ -268,7 +268,7 @@ constexpr Fault list[] = {
     {"dt_bias_of_first_head", "all heads have the dt_bias of head 0",
      [](const Problem& p) { return p.dt_bias.has_value() && has_heads(p); },
      set<&Reading::bias_element, &bias_of_first_head>},
-    {"gate_of_query_head", "value head h has the gate of head h / (HV / H)", has_groups,
+    {"gate_of_query_head", "value head h has the gate of head h / (HV / H)", has_interleaved_heads,
      set<&Reading::gate_of_query_head>},
     {"gate_of_other_head", "a value head has the gate of another one", has_heads,
      of_other_head<&HeadShifts::gate>, At::head, true},

@@ -101,28 +101,23 @@ std::optional<Wrong> drawn_wrong(const hypotheses::Fault& fault, bool is_chunk_f
   return std::nullopt;
 }
 
-std::size_t number_in_environment(const char* variable, std::size_t usual) {
-  const char* const wanted = std::getenv(variable);
-  return wanted != nullptr ? std::strtoul(wanted, nullptr, 10) : usual;
-}
-
 }  // namespace
 
 TEST_CASE("a fault of three times what a right output may err by is mostly named first",
           "[hypotheses][naming]") {
-  // KDA_CHECK_DRAWS=1 KDA_CHECK_SAMPLE=all counts: as many problems of each fault, drawn from number
-  // KDA_CHECK_FIRST_DRAW on; prints each that is not named first.
+  // KDA_CHECK_DRAWS=1 KDA_CHECK_SAMPLE=all counts, on the problems of number KDA_CHECK_FIRST_DRAW, and prints
+  // what is not named first.
   test::Sampled sample(40);
   INFO(sample.text());
-  const std::size_t wanted = number_in_environment("KDA_CHECK_DRAWS", 0),
-                    seed = number_in_environment("KDA_CHECK_FIRST_DRAW", 1);
+  const bool is_counted = std::getenv("KDA_CHECK_DRAWS") != nullptr;
+  const char* const draw = std::getenv("KDA_CHECK_FIRST_DRAW");
+  const std::size_t seed = draw != nullptr ? std::strtoul(draw, nullptr, 10) : 1;
   std::size_t tried = 0, first = 0, beside = 0, other = 0, number = 0;
   for (const hypotheses::Fault& fault : hypotheses::faults()) {
     ++number;
     if (!sample.next()) continue;
-    for (std::size_t i = 0; i < 2 * std::max<std::size_t>(wanted, 1); ++i) {
-      const bool is_chunk_form = i % 2 == 1;
-      const std::optional<Wrong> wrong = drawn_wrong(fault, is_chunk_form, (seed + i / 2) * 1000 + number);
+    for (const bool is_chunk_form : {false, true}) {
+      const std::optional<Wrong> wrong = drawn_wrong(fault, is_chunk_form, seed * 1000 + number);
       if (!wrong) continue;  // never as large
       const hypotheses::Naming finding = hypotheses::name_fault(
           wrong->problem, {&wrong->answer.o, &wrong->answer.final_state, wrong->limit, wrong->limit},
@@ -135,12 +130,12 @@ TEST_CASE("a fault of three times what a right output may err by is mostly named
         continue;
       }
       (found != finding.causes.end() ? beside : other) += !finding.causes.empty();
-      if (wanted > 0)
+      if (is_counted)
         fmt::print("{} in {}: {}\n", fault.name, is_chunk_form ? "bf16" : "fp32",
                    finding.causes.empty() ? "unnamed" : names(finding));
     }
   }
-  if (wanted > 0)
+  if (is_counted)
     fmt::print("{} first, {} beside another, {} as another, {} unnamed, of {}\n", first, beside, other,
                tried - first - beside - other, tried);
   CHECK(static_cast<double>(first + beside) >= 0.9 * static_cast<double>(tried) - 2);
