@@ -106,7 +106,7 @@ def tried(
     base = digests(first)
     known = {tuple(base.items()): ("", "")}
     rows: list[dict[str, Any]] = []
-    moved = _moved([base, *(digests(call(ways.first)) for _ in range(REPEATS - 1))])
+    moved = other_bits([base, *(digests(call(ways.first)) for _ in range(REPEATS - 1))])
     if moved:
         rows.append({"config": "the first", "differ": [], "repeats": False, "verdict": "fail", "reason": moved})
     for config, kernel in ways.others():
@@ -124,13 +124,13 @@ def tried(
         if found not in known:
             known[found] = judged(answers[0])
         verdict, reason = known[found]
-        moved = _moved(every)
+        moved = other_bits(every)
         rows.append({"config": config, "differ": sorted(key for key in every[0] if every[0][key] != base.get(key)),
                      "repeats": not moved, "verdict": "fail" if moved else verdict, "reason": moved or reason})  # fmt: skip
     return rows
 
 
-def _moved(calls: Sequence[Mapping[str, str]]) -> str:
+def other_bits(calls: Sequence[Mapping[str, str]]) -> str:
     """What has not the same bits in all of them, in words; nothing where all has."""
     keys = sorted({key for call in calls for key in call if call[key] != calls[0].get(key)})
     return f"{', '.join(keys)}: other bits at another call" if keys else ""

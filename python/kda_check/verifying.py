@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import _call_laws, _calls, _program, _scratch, _who
-from ._configurations import Configurations, table, tried
+from ._configurations import Configurations, digests, other_bits, table, tried
 from ._files import Path, make_folder, write_text
 from ._kinds import flag, listed
 from ._names import in_a_line
@@ -124,7 +124,8 @@ def verify(
     sequences, of every so many tokens, on the side that its signature says; FLA's are before every 64. configs: "all", every
     configuration of every Triton autotuner below the call; or a list of keyword arguments, each a way to call the kernel. The
     first is judged; each other one is called three times, and judged where its bits are others (`report.configs`): one that
-    fails, or has other bits at another call, fails the report.
+    fails, or has other bits at another call, fails the report. An answer that fails is asked for once more: other bits are said in
+    a note.
     save: a file to keep problem and answer in; of a suite a folder for those that do not pass, for which the kernel is called
     once more. timeout: seconds of the program, for the invariants as many again; a call of the kernel is not broken off.
     Exceptions of the kernel are passed on; under a suite or an invariant they are a FAIL that quotes them. Raises Unsupported
@@ -187,6 +188,10 @@ def verify(
     with shown(progress) as told:
         saving = again.saving(who, here)
         report = judge(asked, save=save, instead=saving, options=options, timeout=timeout, progress=told or False)
+        if report.verdict == "fail" and ways is None:
+            with contextlib.suppress(Exception):  # a kernel that can be called once is no less wrong
+                again_bits = other_bits([digests(before), digests(caller(asked)[0])])
+                notes += [f"{who}: {again_bits}: a race, or memory that nothing wrote"] * bool(again_bits)
         report.note([*caller.notes(who), *notes])
         if ways is not None:
             _each(caller, ways, who, asked, before, report, options)

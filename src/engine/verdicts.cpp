@@ -609,8 +609,11 @@ class Round {
     // What a reader needs first stands first: what it is, where, and then by how much.
     std::vector<std::string> words;
     if_affordable([&] {
-      words.push_back(not_finite_like(context_.problem(), got, *failed, threads));
-      if (words.back().empty()) words.push_back(cause_text(faults_[pairing]));
+      const std::vector<hypotheses::Cause>& causes = faults_[pairing].causes;
+      // What explains the elements before the first NaN says more than which chunks are lost.
+      if (causes.empty() || hypotheses::is_rounding(causes.front().fault))
+        words.push_back(not_finite_like(context_.problem(), got, *failed, threads));
+      if (words.empty() || words.back().empty()) words.push_back(cause_text(faults_[pairing]));
       words.push_back(place_of_error(context_.problem(), got, *failed, rms_limit(*failed), threads));
     });
     words.push_back(std::move(failed->reason));

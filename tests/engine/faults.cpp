@@ -4,6 +4,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "hypotheses/naming/faulty_output.hpp"
 #include "hypotheses/naming/pool_faults.hpp"
 #include "kda/regimes/regimes.hpp"
 #include "report/writers.hpp"
@@ -168,6 +169,20 @@ TEST_CASE("run says where an output is wrong", "[engine][faults]") {
              ContainsSubstring("sequence 2 alone, head 1 alone, token 7 alone"));
   CHECK_THAT(reason_of(packed, each(0, 80, 3, 32, zero)),
              ContainsSubstring("columns 32..47 alone: zero, never written?"));
+  const auto stale = [&](std::size_t t, std::size_t column) {
+    return [=](Tensor& o) {
+      for (std::size_t v = column; v < column + 16; ++v) {
+        const std::size_t at = (t * 3 + 1) * 48 + v;
+        o.set(at, o.value(at) + 1 + 0.1 * static_cast<double>(v));
+      }
+    };
+  };
+  CHECK_THAT(
+      reason_of(packed, [&](Tensor& o, Tensor&) { stale(37, 16)(o), stale(45, 32)(o), stale(77, 16)(o); }),
+      ContainsSubstring("head 1 alone, token 7 in columns 16..31, token 15 in columns 32..47, token 47 "
+                        "in columns 16..31 alone: a tile each, not all the same, as of a race"));
+  CHECK_THAT(reason_of(packed, [&](Tensor& o, Tensor&) { stale(37, 16)(o), stale(45, 16)(o); }),
+             ContainsSubstring("tokens 7 and 15 alone, columns 16..31 alone"));
   CHECK_THAT(reason_of(packed,
                        [](Tensor&, Tensor& state) {
                          for (std::size_t i = 0; i < 16 * 48; ++i)
@@ -193,6 +208,13 @@ TEST_CASE("run says which computation is lost in the same places", "[engine][fau
   CHECK_THAT(
       reasons_of(TemporaryFixture(large, &lost, "lost")),
       ContainsSubstring("rounding: as of a kernel in chunks of 64 whose state between chunks is in fp16"));
+  // What is lost by a fault that explains the infinities before it is that fault's, not an overflow's.
+  const kda::Problem far = kda::parse_regime("unbounded_softplus:T=64,K=32,V=32,raw=1").build();
+  const kda::Answer behind = hypotheses::misreading_answer(
+      far, hypotheses::misread(far, *hypotheses::fault_named("dt_bias_behind").of_output, {}, 64),
+      kda::variant_named("recurrent"), test::default_options(far, "recurrent", DType::fp32));
+  CHECK_THAT(reasons_of(TemporaryFixture(far, &behind, "behind")),
+             ContainsSubstring("bug: as if the gate is -exp(A_log) (softplus(g) + dt_bias)"));
 
   test::ProblemSpec spec;
   spec.T = 80, spec.H = spec.HV = 2, spec.K = 16, spec.V = 16, spec.qk_l2norm = true;

@@ -29,6 +29,13 @@ def forgetful(q, k, v, g, beta, scale):
     return o * v.dtype.type(1 + forgetful.calls % 2 * 1e-6), state
 
 
+def racy(q, k, v, g, beta, scale):
+    racy.calls = getattr(racy, "calls", 0) + 1
+    o, state = right(q, k, v, g, beta, scale)
+    o[0, 5, 0, : racy.calls] *= 2
+    return o, state
+
+
 def done(line):
     """The report of what a repro line says: a command, or a call of verify."""
     if line.startswith("kda-check "):
@@ -51,6 +58,12 @@ def test_the_command_on_a_file_that_verify_keeps_fails_again(problem, tmp_path, 
         (line,) = repros(kda_check.verify(wrong, problem, framework="numpy", save=save))
         assert line.startswith("kda-check run ") and done(line) == 1
         assert list(Fixture.read(save).expected) == ["wrong"]
+
+
+def test_a_wrong_answer_that_has_other_bits_at_a_second_call_is_said_to_have_them():
+    said = "racy: o: other bits at another call: a race, or memory that nothing wrote"
+    assert said in kda_check.verify(racy, SMALL, framework="numpy").notes
+    assert not any("race" in note for note in kda_check.verify(wrong, SMALL, framework="numpy").notes)
 
 
 @pytest.mark.parametrize("words", [{}, {"compute": "bf16", "name": "me"}, {"options": ["--limit", "rms_ratio=1e-3"]}])

@@ -130,6 +130,24 @@ class Whereabouts {
   std::string columns_text() const {
     return part_text("column", columns_, layout_.width, are_others_right(of_columns_, columns_));
   }
+  /// "token 127 in columns 32..47, token 191 in columns 0..15 alone", of few rows that err in a tile each,
+  /// not all in the same; else empty.
+  std::string tiles_text() const {
+    if (tiles_.size() < 2 || sequences_.size() > 1) return {};
+    constexpr std::size_t most_said = 3;
+    std::vector<std::string> says;
+    for (std::size_t i = 0; i < std::min(most_said, wrong_rows_.size()); ++i) {
+      const WrongRow& at = wrong_rows_[i];
+      const auto start = std::ranges::upper_bound(layout_.starts, at.row) - 1;
+      const std::string head = heads_.size() > 1 ? fmt::format(" of head {}", sides_.heads[at.head]) : "";
+      const Tile tile = tile_of(at);
+      says.push_back(
+          fmt::format("token {}{} in columns {}..{}", at.row - *start, head, tile.begin, tile.end - 1));
+    }
+    if (wrong_rows_.size() > most_said) says.emplace_back("...");
+    return fmt::format("{} {}: a tile each, not all the same, as of a race", join(says),
+                       are_others_right(of_rows_, rows_) ? "alone" : "above all");
+  }
   /// Whether the rows before the first wrong one err no more than a right output may.
   bool is_right_before() const { return before_.error <= limit_ * limit_ * before_.truth; }
   /// What is there has nothing to do with what should be.
@@ -163,6 +181,38 @@ class Whereabouts {
     }
   }
 
+  struct Tile {
+    std::size_t begin = 0, end = 0;
+    auto operator<=>(const Tile&) const = default;
+  };
+  /// Columns as a kernel divides them, in which alone a row errs; empty where it errs otherwise.
+  Tile tile_of(const WrongRow& at) const {
+    double truth = 0;
+    for (std::size_t c = 0; c < layout_.width; ++c)
+      truth += sides_.truth_at(at.row, at.head, c) * sides_.truth_at(at.row, at.head, c);
+    const double allowed = clearly * limit_ * std::sqrt(truth / static_cast<double>(layout_.width));
+    Numbers wrong;
+    for (std::size_t c = 0; c < layout_.width; ++c)
+      if (!(std::fabs(sides_.got_at(at.row, at.head, c) - sides_.truth_at(at.row, at.head, c)) <= allowed))
+        wrong.insert(c);
+    for (const std::size_t size : {8, 16, 32})
+      if (!wrong.empty() && size < layout_.width && *wrong.begin() / size == *wrong.rbegin() / size &&
+          2 * wrong.size() >= size)
+        return {*wrong.begin() / size * size, std::min(layout_.width, (*wrong.begin() / size + 1) * size)};
+    return {};
+  }
+  /// Of few rows of o.
+  void look_at_tiles() {
+    constexpr std::size_t few = 8;
+    if (!is_forward() || wrong_rows_.size() > few) return;
+    for (const WrongRow& at : wrong_rows_) tiles_.insert(tile_of(at));
+    if (tiles_.contains({})) tiles_.clear();
+    for (const Tile& tile : tiles_) {
+      if (tile == *tiles_.begin()) columns_.clear();
+      for (std::size_t c = tile.begin; c < tile.end; ++c) columns_.insert(c);
+    }
+  }
+
   void look_at_columns() {
     for (const WrongRow& at : wrong_rows_)
       for (std::size_t c = 0; c < layout_.width; ++c)
@@ -173,6 +223,7 @@ class Whereabouts {
     const std::size_t right = layout_.width - columns_.size();
     if (right < std::max<std::size_t>(4, layout_.width / 8))
       for (std::size_t c = 0; c < layout_.width; ++c) columns_.insert(c);
+    look_at_tiles();
     is_zero_ = is_nan_ = true;
     for (const WrongRow& at : wrong_rows_)
       for (const std::size_t c : columns_) {
@@ -191,6 +242,7 @@ class Whereabouts {
   Along of_sequences_, of_heads_, of_rows_;  ///< of all rows
   Along of_columns_;                         ///< of wrong rows
   std::vector<WrongRow> wrong_rows_;
+  std::set<Tile> tiles_;  ///< of these, where each errs in one
   Sums wrong_, before_;
   bool is_zero_ = false, is_nan_ = false;
 };
@@ -442,6 +494,7 @@ std::string place_of_error(const kda::Problem& problem, const Answered& got,
     longest = std::max(longest, sides.of_truth.starts[n + 1] - sides.of_truth.starts[n]);
   const std::size_t all = sides.of_got.heads;
   const std::string some_heads = all_heads ? found.heads_text(all) : std::string();
+  const std::string tiles = found.tiles_text();
   std::vector<std::string> parts;
   const auto say = [&](std::string text) {
     if (!text.empty()) parts.push_back(std::move(text));
@@ -455,7 +508,7 @@ std::string place_of_error(const kda::Problem& problem, const Answered& got,
     const bool in_all = all_heads && all > 1 && found.heads().size() == all;
     const std::string in_heads = in_all ? " in all heads" : "";
     // Behind a ring a token has another number than in the call.
-    if (!problem.pool || problem.pool->ring.empty())
+    if (tiles.empty() && (!problem.pool || problem.pool->ring.empty()))
       say(tokens_text(found, in_heads, longest, std::max<std::size_t>(1, got.chunk_size)));
   } else {
     say(some_heads);
@@ -464,7 +517,7 @@ std::string place_of_error(const kda::Problem& problem, const Answered& got,
               ? found.rows_text("token", longest)
               : fmt::format("tokens {}..{}", *found.rows().begin(), *found.rows().rbegin()));
   }
-  const std::string columns = found.columns_text();
+  const std::string columns = tiles.empty() ? found.columns_text() : tiles;
   say(columns);
   std::string text = join(parts);
   std::string elsewhere = found.is_zero() ? "" : Displacement(sides, found, limit).text();

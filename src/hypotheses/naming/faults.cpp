@@ -71,7 +71,9 @@ bool has_unusual_bound(const Problem& p) {
   return has_lower_bound(p) && p.options.lower_bound.value_or(usual_lower_bound) != usual_lower_bound;
 }
 bool has_initial_state_of_heads(const Problem& p) { return has_initial_state(p) && has_heads(p); }
-bool has_initial_state_of_groups(const Problem& p) { return has_initial_state(p) && has_groups(p); }
+bool has_initial_state_of_groups(const Problem& p) {
+  return has_initial_state(p) && has_interleaved_heads(p);
+}
 bool scale_is_not(const Problem& p, double scale) { return std::fabs(p.scale() - scale) > 1e-12 * scale; }
 bool is_scaled(const Problem& p) { return scale_is_not(p, 1); }
 bool has_scaled_initial_state(const Problem& p) { return has_initial_state(p) && is_scaled(p); }
@@ -266,7 +268,7 @@ constexpr Fault list[] = {
     {"dt_bias_of_first_head", "all heads have the dt_bias of head 0",
      [](const Problem& p) { return p.dt_bias.has_value() && has_heads(p); },
      set<&Reading::bias_element, &bias_of_first_head>},
-    {"gate_of_query_head", "value head h has the gate of head h / (HV / H)", has_groups,
+    {"gate_of_query_head", "value head h has the gate of head h / (HV / H)", has_interleaved_heads,
      set<&Reading::gate_of_query_head>},
     {"gate_of_other_head", "a value head has the gate of another one", has_heads,
      of_other_head<&HeadShifts::gate>, At::head, true},

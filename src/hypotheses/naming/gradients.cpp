@@ -341,9 +341,11 @@ Naming named_by_move(const Problem& problem, const std::vector<FailedGradient>& 
       is_suspect[one.site] = changes_what_errs(units, with(reading));
     }
     std::erase_if(moved, [&](const plain::MovedMatrix& one) {
-      // The signs of two factors may cancel where halves do not.
+      // The signs of two factors may cancel where halves do not; nothing is added to the first that is
+      // computed.
       const auto found = is_suspect.find(one.site);
-      return found != is_suspect.end() && !found->second && one.move->name != "negated";
+      return found != is_suspect.end() && !found->second && one.move->name != "negated" &&
+             one.move->source != plain::Move::Source::added;
     });
     std::vector<Candidate> candidates;
     for (const plain::MovedMatrix& one : moved) {

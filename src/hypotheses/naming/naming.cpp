@@ -110,6 +110,8 @@ class FaultSearch {
     if (!search() && !search_in_columns(units) && !search_in_chunks() && !search_in_moves(false) &&
         !search_in_moves(true))
       search_in_tokens();
+    ask_at({problem_.sequences().size() - 1, d_.HV - 1});
+    ask_at({0, 0});
     // Whose head it is, or which token's state, says less than the rule that takes it.
     const auto says_less = [](const Cause& cause) {
       return std::ranges::any_of(faults(), [&](const Fault& fault) {
@@ -117,8 +119,11 @@ class FaultSearch {
       });
     };
     if (!std::ranges::all_of(found_.causes, says_less)) std::erase_if(found_.causes, says_less);
-    ask_at({problem_.sequences().size() - 1, d_.HV - 1});
-    ask_at({0, 0});
+    // Of what cannot be told apart first a rounding, as rank has it, then what kernels get wrong more often.
+    std::ranges::stable_partition(found_.causes, [](const Cause& cause) {
+      const auto row = std::ranges::find(faults(), cause.fault, &Fault::name);
+      return is_rounding(cause.fault) || (row != faults().end() && !row->is_variation);
+    });
     const bool is_hint = found_.causes.empty() && nearest_ && nearest_->explained >= least_hint;
     found_.nearest = is_hint ? nearest_ : std::nullopt;
     return std::move(found_);
@@ -179,7 +184,8 @@ class FaultSearch {
           if (one.name == cause.fault && one.meaning + where_ == cause.meaning) named.push_back(one);
     return named;
   }
-  /// Of several causes those that explain another sequence and its heads, too, if any does.
+  /// Of several causes those that explain another sequence and its heads, too, if any does; where these are
+  /// right, those that leave them so.
   void ask_at(const FailurePlace& place) {
     if (found_.causes.size() < 2 || is_in_chunk() ||
         (place.sequence == found_.sequence.index && place.head == found_.heads[0]))
@@ -188,9 +194,15 @@ class FaultSearch {
     other.choose_tokens();
     other.where_ = where_, other.columns_ = columns_;
     std::vector<Unit> units = other.compared();
-    if (std::ranges::all_of(units, is_right)) return;
-    other.leave_out_right_heads(units);
-    rank(units, other.candidates(of_causes()), thresholds, threads_, other.found_);
+    if (std::ranges::all_of(units, is_right)) {
+      std::vector<Misreading> left = of_causes();
+      other.leave_out_wrong_ones(left);
+      for (const Misreading& one : left)
+        other.found_.causes.push_back({one.name, one.meaning + where_, 1, {}, 0, 0});
+    } else {
+      other.leave_out_right_heads(units);
+      rank(units, other.candidates(of_causes()), thresholds, threads_, other.found_);
+    }
     const auto is_there = [&](const Cause& cause) {
       return std::ranges::find(other.found_.causes, cause.meaning, &Cause::meaning) !=
              other.found_.causes.end();
@@ -225,7 +237,8 @@ class FaultSearch {
     std::optional<FaultSearch> part;
     std::vector<Unit> units;
     for (std::size_t head = 0; head < found_.heads.size(); ++head) {
-      part.emplace(*this).narrow(head, columns);
+      part.emplace(*this).deviation_ = suspect_;
+      part->narrow(head, columns);
       part->found_.end = std::min(found_.end, deviation_ + rows_behind);
       units = part->compared();
       if (!std::ranges::all_of(units, is_right)) break;
@@ -412,7 +425,9 @@ class FaultSearch {
     where_.clear(), chunk_end_ = 0, columns_ = all_columns();
     const std::vector<Unit> units = compared();
     const std::size_t tried = found_.tried;
-    if (const std::optional<Candidate> start = with_other_start())
+    if (const std::optional<Candidate> pairs = with_lost_pairs())
+      rank(units, {*pairs}, thresholds, threads_, found_);
+    if (const auto start = found_.causes.empty() ? with_other_start() : std::nullopt)
       rank(units, {*start}, thresholds, threads_, found_);
     for (const std::size_t numbers : {1, 2}) {
       if (!found_.causes.empty()) break;
@@ -481,14 +496,39 @@ class FaultSearch {
                        return values;
                      }};
   }
-  FittedTokens fitted(const TokenFit& fit, std::size_t head) const {
-    const plain::Head inputs =
-        plain::head_of(problem_, Interpretation(problem_),
-                       {found_.sequence, found_.begin, found_.end, found_.heads[head], starts_[head]});
+  std::optional<Candidate> with_lost_pairs() const {
+    std::vector<LostPairs> heads;
+    std::size_t lost = 0, tried = 0;
+    for (std::size_t i = 0; i < found_.heads.size(); ++i) {
+      heads.push_back(lost_undecayed_pairs(inputs_of(i), rows_of(i),
+                                           static_cast<std::size_t>(problem_.options.chunk_size),
+                                           found_.begin - found_.sequence.begin));
+      lost += heads.back().lost, tried += heads.back().tried;
+    }
+    if (lost == 0) return std::nullopt;
+    return Candidate{
+        "undecayed_pairs_lost",
+        fmt::format("exp(G_i - G_j) is 0 for {} of {} pairs of rows with no decay between, as where "
+                    "G_i - G_j is above 0 by a rounding and exp(x) is 0 for x > 0",
+                    lost, tried),
+        [this, heads] {
+          UnitValues values;
+          for (const LostPairs& head : heads) add_to(values, head.answer);
+          return values;
+        }};
+  }
+  plain::Head inputs_of(std::size_t head) const {
+    return plain::head_of(problem_, Interpretation(problem_),
+                          {found_.sequence, found_.begin, found_.end, found_.heads[head], starts_[head]});
+  }
+  std::vector<double> rows_of(std::size_t head) const {
     std::vector<double> got;
     for (std::size_t t = found_.begin; t < found_.end; ++t)
       for (std::size_t v = 0; v < d_.V; ++v) got.push_back(got_o(t, found_.heads[head], v));
-    return fitted_tokens(inputs, got, fit, output_.o_limit);
+    return got;
+  }
+  FittedTokens fitted(const TokenFit& fit, std::size_t head) const {
+    return fitted_tokens(inputs_of(head), rows_of(head), fit, output_.o_limit);
   }
   std::string text_of_fit(const TokenFit& fit, const std::vector<FittedTokens>& heads) const {
     std::string text;
@@ -512,10 +552,10 @@ class FaultSearch {
 
   // --- which tokens
 
-  /// The first token of these heads whose row of o deviates from the right answer; the end without one.
-  /// `limit` is where tokens that are not finite begin.
-  std::size_t first_deviation(std::size_t limit) const {
-    constexpr double clearly = 4;
+  /// The first token of these heads whose row of o deviates from the right answer, and the first that errs by
+  /// far more than those before it; the end without one. `limit` is where tokens that are not known begin.
+  void find_deviation(std::size_t limit) {
+    constexpr double clearly = 4, perhaps = 0.25;
     std::vector<Distance> rows(limit - found_.sequence.begin);
     for (const std::size_t head : found_.heads) {
       const ExcerptAnswer right = answer_of(problem_, Interpretation(problem_),
@@ -525,20 +565,25 @@ class FaultSearch {
           rows[row].add(got_o(found_.sequence.begin + row, head, v),
                         in_range_of(output_.o->dtype(), right.o[row * d_.V + v]));
     }
+    limit_ = deviation_ = suspect_ = limit;
     // A row that cancels is judged by the size of the rows before it.
-    double largest = 0;
-    for (std::size_t row = 0; row < rows.size(); ++row) {
+    double largest = 0, error_before = HUGE_VAL;
+    for (std::size_t row = 0; row < rows.size() && deviation_ == limit; ++row) {
       largest = std::max(largest, rows[row].expected.root());
-      if (rows[row].size() > clearly * output_.o_limit * largest) return found_.sequence.begin + row;
+      const double error = rows[row].size(), allowed = output_.o_limit * largest;
+      if (error > clearly * error_before && error > perhaps * allowed)
+        suspect_ = std::min(suspect_, found_.sequence.begin + row);
+      if (error > clearly * allowed) deviation_ = found_.sequence.begin + row;
+      error_before = row == 0 ? error : std::max(error, error_before);
     }
-    return limit;
+    suspect_ = std::min(suspect_, deviation_);
   }
 
-  std::size_t first_nonfinite() const {
+  std::size_t first_without(bool (*is_known)(double)) const {
     for (std::size_t t = found_.sequence.begin; t < found_.sequence.end; ++t)
       for (const std::size_t head : found_.heads)
         for (std::size_t v = 0; v < d_.V; ++v)
-          if (!std::isfinite(got_o(t, head, v))) return t;
+          if (!is_known(got_o(t, head, v))) return t;
     return found_.sequence.end;
   }
 
@@ -547,12 +592,13 @@ class FaultSearch {
   void choose_tokens() {
     const kda::Sequence& s = found_.sequence;
     found_.begin = s.begin, found_.end = s.end;
-    deviation_ = s.begin, limit_ = s.end;
+    deviation_ = suspect_ = s.begin, limit_ = s.end;
     if (output_.o == nullptr) {
       if (s.length() > whole_for_state) found_.begin = s.end - window_tokens;
     } else {
-      limit_ = first_nonfinite();
-      deviation_ = first_deviation(limit_);
+      find_deviation(first_without([](double x) { return std::isfinite(x); }));
+      if (deviation_ == limit_)  // right as long as it is finite: a fault may be large at once
+        find_deviation(first_without([](double x) { return !std::isnan(x); }));
       if (deviation_ - s.begin > effort_.most_tokens)
         found_.begin = deviation_ == s.end ? s.end - window_tokens : deviation_ - tokens_before;
       found_.begin -= (found_.begin - s.begin) % tokens_before;  // where chunks begin
@@ -660,22 +706,26 @@ class FaultSearch {
       case Fault::At::everywhere:
         return {0};
       case Fault::At::token:  // need not show in its own row
-        for (std::size_t back = 0; back < 3 && deviation_ >= found_.begin + back; ++back)
-          add(deviation_ - back);
+        for (const std::size_t first : {deviation_, suspect_})
+          for (std::size_t back = 0; back < 3 && first >= found_.begin + back; ++back) add(first - back);
         return places;
       case Fault::At::start:  // that of all is another fault; the first rows may hardly differ
-        for (const std::size_t multiple : {1, 16, 64})
-          if (const std::size_t place = deviation_ - (deviation_ - found_.sequence.begin) % multiple;
-              place > found_.begin && place < found_.end)
-            add(place);
+        for (const std::size_t first : {deviation_, suspect_})
+          for (const std::size_t multiple : {1, 16, 64})
+            if (const std::size_t place = first - (first - found_.sequence.begin) % multiple;
+                place > found_.begin && place < found_.end)
+              add(place);
         return places;
       case Fault::At::stored:
         if (sees_final_state()) add(nearest_state());
         return places;
       case Fault::At::part:  // the first joint, or the second one where nothing precedes the first part
-        if (const std::size_t from = deviation_ - found_.sequence.begin, joint = from / 16 * 16; from > 0)
-          for (const std::size_t part : {joint, joint / 2, from})
-            if (part > 0 && part < found_.sequence.length()) add(part);  // a joint, not the end
+        for (const std::size_t first : {deviation_, suspect_})
+          if (const std::size_t from = first - found_.sequence.begin, joint = from / 16 * 16; from > 0)
+            for (const std::size_t part : {joint, joint / 2, from})
+              if (part > 0 && part < found_.sequence.length()) add(part);  // a joint, not the end
+        for (const std::size_t part : {16, 32, 64, 128})                   // of the final state alone
+          if (deviation_ == found_.end && part < found_.sequence.length()) add(part);
         return places;
       case Fault::At::factor:
         return {};
@@ -862,8 +912,8 @@ class FaultSearch {
   Naming found_;
   std::vector<Misreading> misreadings_, others_;  ///< by one fault; by a factor and by two
   std::optional<Cause> nearest_;
-  std::size_t deviation_ = 0;                ///< first token that deviates
-  std::size_t limit_ = 0;                    ///< first that is not finite
+  std::size_t deviation_ = 0, suspect_ = 0;  ///< first token that deviates; whose error is another one
+  std::size_t limit_ = 0;                    ///< first that is not finite, or NaN
   std::vector<std::size_t> columns_;         ///< of values that are looked at
   std::vector<std::size_t> wrong_columns_;   ///< those that err, where others are right
   std::string in_columns_;                   ///< the same in words

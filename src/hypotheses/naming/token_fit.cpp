@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "numeric/elementary.hpp"
 
@@ -179,6 +180,65 @@ FittedTokens fitted_tokens(const plain::Head& head, const std::vector<double>& g
   }
   fitted.answer.state = state.values();
   return fitted;
+}
+
+LostPairs lost_undecayed_pairs(const plain::Head& head, const std::vector<double>& got,
+                               std::size_t chunk_size, std::size_t first_row) {
+  const std::size_t tokens = head.q.rows(), K = head.q.columns(), V = head.v.columns();
+  LostPairs found;
+  plain::Matrix state = head.state, writes(tokens, V);
+  std::size_t since = 0;  // the first token with no decay between
+  for (std::size_t t = 0; t < tokens; ++t) {
+    if ((first_row + t) % chunk_size == 0 ||
+        std::any_of(head.g.row(t), head.g.row(t) + K, [](double g) { return g != 0; }))
+      since = t;
+    const auto along = [&](const plain::Matrix& rows, std::size_t j) {
+      double sum = 0;
+      for (std::size_t k = 0; k < K; ++k) sum += rows(t, k) * head.k(j, k);
+      return sum;
+    };
+    std::vector<double> query(V, 0.0), error(V), left(V);
+    for (std::size_t v = 0; v < V; ++v) error[v] = head.v(t, v);
+    for (std::size_t k = 0; k < K; ++k) {
+      const double decay = numeric::exp(head.g(t, k));
+      for (std::size_t v = 0; v < V; ++v) {
+        state(k, v) *= decay;
+        query[v] += head.q(t, k) * state(k, v), error[v] -= head.k(t, k) * state(k, v);
+      }
+    }
+    const double own = along(head.q, t) * head.beta[t];
+    for (std::size_t v = 0; v < V; ++v) left[v] = got[t * V + v] - head.scale * (query[v] + own * error[v]);
+    std::vector<std::size_t> others(t - since);
+    std::iota(others.begin(), others.end(), since);
+    found.tried += others.size();
+    while (!others.empty()) {  // the one without which least is left, as long as that is less
+      std::vector<double> gains;
+      for (const std::size_t j : others) {
+        const double change = head.scale * (own * along(head.k, j) - along(head.q, j));
+        double gain = 0;
+        for (std::size_t v = 0; v < V; ++v)
+          gain += change * writes(j, v) * (2 * left[v] - change * writes(j, v));
+        gains.push_back(gain);
+      }
+      const auto best = std::ranges::max_element(gains);
+      if (!(*best > 0)) break;
+      const auto which = others.begin() + (best - gains.begin());
+      const double of_query = along(head.q, *which), of_key = along(head.k, *which);
+      for (std::size_t v = 0; v < V; ++v) {
+        const double write = writes(*which, v);
+        query[v] -= of_query * write, error[v] += of_key * write;
+        left[v] -= head.scale * (own * of_key - of_query) * write;
+      }
+      others.erase(which), ++found.lost;
+    }
+    for (std::size_t v = 0; v < V; ++v) {
+      found.answer.o.push_back(head.scale * (query[v] + own * error[v]));
+      writes(t, v) = head.beta[t] * error[v];
+      for (std::size_t k = 0; k < K; ++k) state(k, v) += head.k(t, k) * writes(t, v);
+    }
+  }
+  found.answer.state = state.values();
+  return found;
 }
 
 std::vector<double> fitted_start(const plain::Head& head, const std::vector<double>& error) {

@@ -29,6 +29,15 @@ struct FittedTokens {
 FittedTokens fitted_tokens(const plain::Head& head, const std::vector<double>& got, const TokenFit& fit,
                            double noise);
 
+/// Where rows of a chunk lack what earlier ones wrote, of those with no decay between: exp(G_i - G_j) taken
+/// for 0 where a rounding puts it above 1. `first_row`: of the first token in its chunk.
+struct LostPairs {
+  std::size_t lost = 0, tried = 0;
+  ExcerptAnswer answer;
+};
+LostPairs lost_undecayed_pairs(const plain::Head& head, const std::vector<double>& got,
+                               std::size_t chunk_size, std::size_t first_row);
+
 /// The state [K][columns] before the first token that leaves least of `error`, [tokens][columns], of o: what
 /// has to be added to that of `head`.
 std::vector<double> fitted_start(const plain::Head& head, const std::vector<double>& error);

@@ -77,6 +77,7 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           if (j > i && !is("scores_unmasked") && !(is("scores_of_next") && j == i + 1)) continue;
           double D = is("exp2_within") ? std::exp2(G[i][x] - G[j][x]) : std::exp(G[i][x] - G[j][x]);
           const std::size_t first = i - i % 16;
+          if (is("undecayed_pairs_lost") && j < i && j % 2 < i % 2 && G[i] == G[j]) D = 0;
           if (is("anchors_apart") && first > j) D /= std::exp(p.g.value((at + first) * d.K + x));
           const double own = is("scores_unscaled") ? 1 : is("scores_scaled_twice") ? scale * scale : scale;
           scores[i][j] +=

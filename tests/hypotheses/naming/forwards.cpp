@@ -209,6 +209,19 @@ TEST_CASE("numbers of tokens that nobody foresaw are told from the rows that the
   });
 }
 
+TEST_CASE(
+    "pairs of rows that are lost where nothing decays between them are told from the rows that they give",
+    "[hypotheses][naming]") {
+  kda::Problem problem = problem_of({});
+  for (std::size_t i = 0; i < problem.g.size(); ++i)
+    if (i / 48 % 7 > 1) problem.g.set(i, 0);
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    const hypotheses::Naming finding = probed(problem, chunk_mutant(problem, "undecayed_pairs_lost", dtype));
+    CHECK(names(finding) == "undecayed_pairs_lost");
+    if (!finding.causes.empty()) CHECK(finding.causes[0].explained > 0.99);
+  }
+}
+
 TEST_CASE("what the answer cannot tell apart is named together", "[hypotheses][naming]") {
   const kda::Problem problem = problem_of({});
   const kda::Answer answer = mutant(problem, "last_token_dropped");
@@ -300,6 +313,16 @@ TEST_CASE("a mistake is named from the tokens before the answer overflows", "[hy
   CHECK(finding.end == 90);
   for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, std::nan(""));
   CHECK(names(probed(problem, answer)).empty());
+}
+
+TEST_CASE("a mistake that overflows in its first tokens is named from where infinities are",
+          "[hypotheses][naming]") {
+  kda::Problem problem = problem_of(case_for("dt_bias_behind"));
+  for (std::size_t i = 0; i < problem.dt_bias->size(); ++i) problem.dt_bias->set(i, -30);
+  for (std::size_t h = 0; h < problem.A_log->size(); ++h) problem.A_log->set(h, std::log(4));
+  const kda::Answer answer = mutant(problem, "dt_bias_behind");
+  REQUIRE(std::isinf(answer.o.value(0)));
+  CHECK(names(probed(problem, answer)) == "dt_bias_behind");
 }
 
 TEST_CASE("an answer that is right up to its first NaN is explained by no fault", "[hypotheses][naming]") {
