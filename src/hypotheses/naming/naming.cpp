@@ -185,7 +185,7 @@ class FaultSearch {
     return named;
   }
   /// Of several causes those that explain another sequence and its heads, too, if any does; where these are
-  /// right, those that leave them so.
+  /// right, first those that leave them so.
   void ask_at(const FailurePlace& place) {
     if (found_.causes.size() < 2 || is_in_chunk() ||
         (place.sequence == found_.sequence.index && place.head == found_.heads[0]))
@@ -197,12 +197,14 @@ class FaultSearch {
     if (std::ranges::all_of(units, is_right)) {
       std::vector<Misreading> left = of_causes();
       other.leave_out_wrong_ones(left);
-      for (const Misreading& one : left)
-        other.found_.causes.push_back({one.name, one.meaning + where_, 1, {}, 0, 0});
-    } else {
-      other.leave_out_right_heads(units);
-      rank(units, other.candidates(of_causes()), thresholds, threads_, other.found_);
+      std::ranges::stable_partition(found_.causes, [&](const Cause& cause) {
+        return std::ranges::any_of(
+            left, [&](const Misreading& one) { return one.meaning + where_ == cause.meaning; });
+      });
+      return;
     }
+    other.leave_out_right_heads(units);
+    rank(units, other.candidates(of_causes()), thresholds, threads_, other.found_);
     const auto is_there = [&](const Cause& cause) {
       return std::ranges::find(other.found_.causes, cause.meaning, &Cause::meaning) !=
              other.found_.causes.end();

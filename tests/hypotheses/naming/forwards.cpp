@@ -351,8 +351,8 @@ TEST_CASE("the sequence of a packed batch that failed is the one looked at", "[h
   for (std::size_t i = 25 * 32; i < answer.o.size(); ++i) answer.o.set(i, wrong.o.value(i));
   for (std::size_t i = 2 * 48 * 32; i < answer.final_state.size(); ++i)
     answer.final_state.set(i, wrong.final_state.value(i));
-  // Sums of gates of the whole row leave as little of it: o cannot tell them apart.
-  CHECK(names(probed(problem, answer, {2, 0})) == "initial_state_missing gate_sums_of_stream");
+  // Sums of gates of the whole row leave as little of it, and the first sequence right, as it is here.
+  CHECK(names(probed(problem, answer, {2, 0})) == "gate_sums_of_stream initial_state_missing");
   CHECK(names(probed(problem, answer, {0, 0})).empty());
 }
 
