@@ -53,8 +53,7 @@ double rms_lost(const Computation& computation, const Condition& condition) {
 double steps_lost(const Computation& computation, const numeric::Format& storage) {
   const numeric::ComputeRow& row = numeric::row_of(computation.compute);
   const Condition& condition = computation.condition;
-  const double usual = computation.smallness * condition.magnitude * computation.units.largest *
-                       std::max(1.0, computation.excess);
+  const double usual = computation.smallness * condition.magnitude * computation.units.largest;
   const double solving =
       2 * condition.solving_behind * solving_error(computation.compute) / row.operand_error;
   const double behind = roundings_of_write(computation.compute) * both(condition.rounding_behind, solving);

@@ -388,7 +388,7 @@ TEST_CASE("o of few channels is judged by the least of its sums", "[limits]") {
   CHECK(limit_on(few, "rms_ratio") == limit_on(usual, "rms_ratio"));
 }
 
-TEST_CASE("what cancels widens rms_ratio alone, larger terms of another kind both ratios", "[limits]") {
+TEST_CASE("what cancels widens rms_ratio, and nothing else", "[limits]") {
   const auto limit = [&](ComputeFormat compute, double cancellation, double excess, const char* metric) {
     return limit_on(derived_limits({compute, DType::fp32, 42, 1, {cancellation, 0}, excess}), metric);
   };
@@ -396,8 +396,7 @@ TEST_CASE("what cancels widens rms_ratio alone, larger terms of another kind bot
   for (const ComputeFormat compute : {ComputeFormat::fp32, ComputeFormat::bf16}) {
     const double usual = limit(compute, 1, 0, "rms_ratio") - step;
     CHECK(limit(compute, 5, 0, "rms_ratio") == Approx(5 * usual + step));
-    CHECK(limit(compute, 5, 0.5, "scaled_ulp") == limit(compute, 1, 0, "scaled_ulp"));
-    CHECK(limit(compute, 1, 100, "scaled_ulp") - 1 == 100 * (limit(compute, 1, 0, "scaled_ulp") - 1));
+    CHECK(limit(compute, 5, 100, "scaled_ulp") == limit(compute, 1, 0, "scaled_ulp"));
     CHECK(limit(compute, HUGE_VAL, 0, "rms_ratio") == HUGE_VAL);  // nobody knows how much cancels
   }
   // Sums behind 16-bit operands are in fp32.
