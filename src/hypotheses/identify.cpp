@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 #include <span>
 #include <utility>
 
@@ -327,10 +326,10 @@ class Search {
       std::map<double, Hypothesis> single = polished(now.hypothesis);
       if (single.empty()) break;
       std::pair<double, Hypothesis> best = *single.begin();
-      if (best.first > 0 && least_of(by(now), 1) < identified_from)
-        for (const auto& [with, one] : single | std::views::take(paired))
-          if (const auto both = polished(one); !both.empty() && both.begin()->first < best.first)
-            best = *both.begin();
+      auto next = best.first > 0 && least_of(by(now), 1) < identified_from ? single.begin() : single.end();
+      for (std::size_t i = 0; i < paired && next != single.end(); ++i, ++next)
+        if (const auto both = polished(next->second); !both.empty() && both.begin()->first < best.first)
+          best = *both.begin();
       if (!(best.first < left / 2)) break;
       now = scores_.of(std::move(best.second)), left = best.first;
     }

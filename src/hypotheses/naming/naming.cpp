@@ -120,7 +120,7 @@ class FaultSearch {
     };
     if (!std::ranges::all_of(found_.causes, says_less)) std::erase_if(found_.causes, says_less);
     // Of what cannot be told apart first a rounding, as rank has it, then what kernels get wrong more often.
-    std::ranges::stable_partition(found_.causes, [](const Cause& cause) {
+    std::stable_partition(found_.causes.begin(), found_.causes.end(), [](const Cause& cause) {
       const auto row = std::ranges::find(faults(), cause.fault, &Fault::name);
       return is_rounding(cause.fault) || (row != faults().end() && !row->is_variation);
     });
@@ -197,7 +197,7 @@ class FaultSearch {
     if (std::ranges::all_of(units, is_right)) {
       std::vector<Misreading> left = of_causes();
       other.leave_out_wrong_ones(left);
-      std::ranges::stable_partition(found_.causes, [&](const Cause& cause) {
+      std::stable_partition(found_.causes.begin(), found_.causes.end(), [&](const Cause& cause) {
         return std::ranges::any_of(
             left, [&](const Misreading& one) { return one.meaning + where_ == cause.meaning; });
       });
