@@ -124,7 +124,7 @@ def verify(
     sequences, of every so many tokens, on the side that its signature says; FLA's are before every 64. configs: "all", every
     configuration of every Triton autotuner below the call; or a list of keyword arguments, each a way to call the kernel. The
     first is judged; each other one is called three times, and judged where its bits are others (`report.configs`): one that
-    fails, or has other bits at another call, fails the report. An answer that fails is asked for once more: other bits are a note.
+    fails, or has other bits at another call, fails the report. A kernel that fails is called once more: other bits are a note.
     save: a file to keep problem and answer in; of a suite a folder for those that do not pass, for which the kernel is called
     once more. timeout: seconds of the program, for the invariants as many again; a call of the kernel is not broken off.
     Exceptions of the kernel are passed on; under a suite or an invariant they are a FAIL that quotes them. Raises Unsupported
