@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ._configurations import digests
+from ._configurations import differing, digests
 from ._names import in_a_line, printable
 from .fixture import LOSS, Fixture
 from .signatures import Unsupported, Words
@@ -184,7 +184,7 @@ def _row(called: Called, law: Law, judged: Callable[[Words], tuple[str, str]]) -
             continue
         compared += 1
         row.tried[trial.kind] = row.tried.get(trial.kind, 0) + 1
-        others = sorted(key for key in want.keys() | found.keys() if want.get(key) != found.get(key))
+        others = differing(want, found)
         if others and law.is_layout:
             verdict, reason = judged(answer)
             row.judged += verdict == "pass"

@@ -130,9 +130,14 @@ def tried(
     return rows
 
 
+def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Tensors that have not the same bits in both, or are in one alone."""
+    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
 def other_bits(calls: Sequence[Mapping[str, str]]) -> str:
     """What has not the same bits in all of them, in words; nothing where all has."""
-    keys = sorted({key for call in calls for key in call if call[key] != calls[0].get(key)})
+    keys = sorted({key for call in calls for key in differing(calls[0], call)})
     return f"{', '.join(keys)}: other bits at another call" if keys else ""
 
 
