@@ -577,6 +577,14 @@ class Round {
     });
   }
 
+  /// What is known gives all of it, and it errs nowhere more than others that compute so: it has no fault.
+  bool fails_by_its_algorithm(std::size_t pairing) const {
+    const Computation* const computation = pairings_[pairing].computation;
+    return computation != nullptr && computation->is_whole && computation->unlicensed.empty() &&
+           std::ranges::none_of(findings_.cases[cases_[pairing]].tensors,
+                                [](const auto& tensor) { return tensor.twins && tensor.twins->ratio > 1; });
+  }
+
   /// Of somebody's output that fails, where one explains it.
   void name_fault_of(std::size_t pairing) {
     constexpr hypotheses::NamingEffort quick{256, 24};
@@ -584,6 +592,7 @@ class Round {
     const report::CaseResult& result = findings_.cases[cases_[pairing]];
     faults_[pairing] = {};
     if (failed_of_somebody(pairing, result.tensors) == result.tensors.end()) return;
+    if (fails_by_its_algorithm(pairing)) return;
     context_.progress(got.name + ": what is wrong");
     if_affordable([&] {
       faults_[pairing] = named(context_.problem(), got, result, context_.resources().threads, quick);

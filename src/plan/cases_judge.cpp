@@ -194,7 +194,7 @@ class Judged {
     const auto backward = std::ranges::find(passes_, kda::Pass::backward, &PassTensors::pass);
     if (backward == passes_.end()) return;
     if (!outline().has_loss()) {
-      if (tensors_named())
+      if (tensors_named() || request_.selection.pass)
         builder_.add_note(part_, "gradients: not compared: without do or dht there is no loss");
       return;
     }

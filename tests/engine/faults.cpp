@@ -144,6 +144,24 @@ std::string reason_of(const kda::Problem& problem,
 
 }  // namespace
 
+TEST_CASE("what is known whole and loses too much by its algorithm has no fault besides",
+          "[engine][faults]") {
+  // In fp16 factors of decays underflow, as a state of the gradient in fewer bits would.
+  const kda::Problem problem =
+      kda::parse_regime("unbounded_softplus:T=210,H=1,K=32,V=32,loss=3,raw=1,seed=2,dtype=fp16").build();
+  kda::RunOptions options = test::default_options(problem, "chunk", DType::fp16);
+  kda::set_axis(options.arithmetic, "storage=fp16@products+fp16@scores");
+  const kda::GradientTensors gradients = kda::run_chunk_backward(problem, options);
+  std::vector<const Tensor*> recorded;
+  for (const Tensor& tensor : gradients)
+    if (!tensor.empty()) recorded.push_back(&tensor);
+  const std::string reasons =
+      reasons_of(TemporaryFixture(problem, recorded, numeric::ComputeFormat::fp16, "algorithm"));
+  INFO(reasons);
+  CHECK_THAT(reasons, ContainsSubstring("algorithm: it computes as chunk under"));
+  CHECK_THAT(reasons, !ContainsSubstring("as if"));
+}
+
 TEST_CASE("run says where an output is wrong", "[engine][faults]") {
   test::ProblemSpec spec;
   spec.T = 80, spec.H = spec.HV = 3, spec.K = 16, spec.V = 48, spec.chunk_size = 16;

@@ -262,8 +262,9 @@ TEST_CASE("a plan says of gradients why they are not compared where that may sur
   };
   const std::string with = "bwd_tail:K=8,V=8", without = "control:T=8,K=8,V=8";
   CHECK(notes(without + " --variant recurrent").empty());
-  CHECK(notes(without + " --variant recurrent --tensor o,dq") ==
-        Names{"gradients: not compared: without do or dht there is no loss"});
+  for (const std::string words : {" --tensor o,dq", " --backward"})
+    CHECK(notes(without + " --variant recurrent" + words) ==
+          Names{"gradients: not compared: without do or dht there is no loss"});
   CHECK(notes(with + " --variant recurrent,forwards") == Names{"gradients: no backward pass in forwards"});
   CHECK(notes(with + " --variant recurrent --tensor dq,dA_log") ==
         Names{"gradients: this problem has no dA_log"});
