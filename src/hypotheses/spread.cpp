@@ -237,7 +237,7 @@ Spread spread_of_class(const kda::Problem& problem, kda::Pass pass, ComputeForma
     if (long_chunks) add(in_long_chunks, storage);
   }
   // Longer chunks lose more in sums of gates.
-  constexpr std::size_t long_chunk = 128;
+  const std::size_t long_chunk = long_chunks ? 256 : 128;
   for (const Row& row : {Row{false, 0, {}}, Row{true, 0, {}}, Row{true, long_chunk, {}}})
     if (const auto usual = twin(row, storages.front()))
       std::ranges::move(stable_of(*usual, problem), std::back_inserter(spread.stable));
