@@ -268,6 +268,9 @@ constexpr Fault list[] = {
     {"dt_bias_of_first_head", "all heads have the dt_bias of head 0",
      [](const Problem& p) { return p.dt_bias.has_value() && has_heads(p); },
      set<&Reading::bias_element, &bias_of_first_head>},
+    {"dt_bias_of_query_head", "value head h has the dt_bias of head h / (HV / H)",
+     [](const Problem& p) { return p.dt_bias.has_value() && has_groups(p); },
+     set<&Reading::bias_of_query_head>, At::everywhere, true},
     {"gate_of_query_head", "value head h has the gate of head h / (HV / H)", has_interleaved_heads,
      set<&Reading::gate_of_query_head>},
     {"gate_of_other_head", "a value head has the gate of another one", has_heads,
@@ -579,6 +582,8 @@ constexpr Fault list[] = {
                                                 "the series of the inverse ends behind L^7"),
     of_chunk_form<ChunkFault::inverse_series_16>("inverse_series_16",
                                                  "the series of the inverse ends behind L^15"),
+    of_chunk_form<ChunkFault::inverse_last_row>(
+        "inverse_last_row", "the last row of each block of 16 of the inverse is not substituted", true),
     of_chunk_form<ChunkFault::carry_by_column>(
         "carry_by_column", "exp(G_n) decays the columns of the state, not its rows", true),
     of_chunk_form<ChunkFault::writes_unerased>("writes_unerased",
@@ -588,6 +593,8 @@ constexpr Fault list[] = {
         "initial_state_late", "the first chunk does not read the initial state, and leaves it decayed", true),
     of_chunk_form<ChunkFault::first_chunk_alone>(
         "first_chunk_alone", "o of the first chunk does not read the initial state", true),
+    of_chunk_form<ChunkFault::tail_without_scores>("tail_without_scores",
+                                                   "o of a last chunk that is shorter lacks Aqk v_new", true),
     of_chunk_form<ChunkFault::scores_unmasked>("scores_unmasked",
                                                "Aqk is not masked: o sees later rows of its chunk"),
     of_chunk_form<ChunkFault::scores_of_next>("scores_of_next",

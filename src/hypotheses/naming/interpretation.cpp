@@ -207,6 +207,7 @@ class HeadInputs {
     if (reading_.options.gate == Gate::none) return {x, 0, 0, 1, 0, [](const GateInput& in) { return in.g; }};
     if (reading_.shifted.bias_of_first_tile) k = in_first_tile(k);
     head = (head + reading_.further.parameters + reading_.further.bias) % d_.HV;
+    if (reading_.bias_of_query_head) head /= problem_.heads_per_group();
     double bias = 0;
     if (problem_.dt_bias)
       bias = problem_.dt_bias->value(reading_.bias_element != nullptr

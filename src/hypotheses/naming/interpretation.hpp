@@ -53,24 +53,26 @@ enum class BetaOn : unsigned char { both, value, prediction, value_alone };
 
 /// What is wrong with a term of a sum, of the chunk form or of its backward pass.
 enum class TermFault : std::uint8_t {
-  lost,                 ///< and with it whatever is made of it
-  lost_alone,           ///< in the gradient alone
-  negated,              ///< the other sign
-  undecayed,            ///< without its decay
-  exp2,                 ///< 2^G for exp(G)
-  log2e_twice,          ///< exp(G log2(e)) for exp(G)
-  unscaled,             ///< without scale
-  scaled_twice,         ///< the scale once more
-  unweighted,           ///< without beta
-  weighted,             ///< with beta
-  weighted_behind,      ///< beta multiplies the product with A, not what A multiplies
-  decayed_behind,       ///< ... its decay does
-  doubled,              ///< it counts twice
-  first_tile,           ///< what is summed over columns: over the first tile of them alone
-  last_tile,            ///< ... the last
-  decay_of_first_tile,  ///< it decays in the second tile of channels as in the first
-  transposed,           ///< a block of it
-  of_next,              ///< a block of it is the one to its right
+  lost,                    ///< and with it whatever is made of it
+  lost_alone,              ///< in the gradient alone
+  negated,                 ///< the other sign
+  undecayed,               ///< without its decay
+  exp2,                    ///< 2^G for exp(G)
+  log2e_twice,             ///< exp(G log2(e)) for exp(G)
+  unscaled,                ///< without scale
+  scaled_twice,            ///< the scale once more
+  unweighted,              ///< without beta
+  weighted,                ///< with beta
+  weighted_behind,         ///< beta multiplies the product with A, not what A multiplies
+  decayed_behind,          ///< ... its decay does
+  doubled,                 ///< it counts twice
+  first_tile,              ///< what is summed over columns: over the first tile of them alone
+  last_tile,               ///< ... the last
+  decay_of_first_tile,     ///< it decays in the second tile of channels as in the first
+  decay_of_first_channel,  ///< it decays in all channels as in the first
+  gate_less,               ///< its decay is by a gate less: to the row before, or from the row behind
+  transposed,              ///< a block of it
+  of_next,                 ///< a block of it is the one to its right
 };
 
 /// What it multiplies the term by.
@@ -98,31 +100,33 @@ enum class Channels : std::uint8_t { all, first, last };
 /// What else a kernel gets wrong of the chunk form; one at a time.
 enum class ChunkFault : std::uint8_t {
   none,
-  of_term,             ///< what Interpretation::chunk_term says
-  exp2_within,         ///< powers of two between rows of a chunk, of e in all else
-  exp2_across,         ///< the other way round
-  anchors_apart,       ///< blocks of 16 off the diagonal lack the decay of their first row
-  sums_over_chunks,    ///< G is not set back where a chunk begins
-  initial_state_late,  ///< the first chunk reads zeros for h, and what it leaves has it
-  end_of_row_before,   ///< G_n is that of the row before
-  column_beta,         ///< L has the beta of its column
-  inverse_series_2,    ///< A = I - L
-  inverse_series_4,    ///< ... + L^2 - L^3
-  inverse_series_8,    ///< ... up to L^7
-  inverse_series_16,   ///< ... up to L^15
-  inverse_product,     ///< a block of 16 of A lacks one product of its sum
-  moved,               ///< what Interpretation::move says
-  writes_unerased,     ///< the state is written with u for u - w h
-  output_unerased,     ///< o is read from u for u - w h
-  carry_by_column,     ///< exp(G_n) decays columns of the state, not rows
-  first_chunk_alone,   ///< o of the first chunk does not read h
-  scores_unmasked,     ///< o sees later rows of its chunk
-  scores_of_next,      ///< o sees the row behind it
-  state_of_before,     ///< o reads the state that entered the chunk before
-  state_of_after,      ///< o reads the state that leaves the chunk
-  state_of_first,      ///< o of all sequences reads the states of the first one
-  state_of_stream,     ///< o reads the state of the chunk that has its number where chunks of the row are
-                       ///< counted
+  of_term,              ///< what Interpretation::chunk_term says
+  exp2_within,          ///< powers of two between rows of a chunk, of e in all else
+  exp2_across,          ///< the other way round
+  anchors_apart,        ///< blocks of 16 off the diagonal lack the decay of their first row
+  sums_over_chunks,     ///< G is not set back where a chunk begins
+  initial_state_late,   ///< the first chunk reads zeros for h, and what it leaves has it
+  end_of_row_before,    ///< G_n is that of the row before
+  column_beta,          ///< L has the beta of its column
+  inverse_series_2,     ///< A = I - L
+  inverse_series_4,     ///< ... + L^2 - L^3
+  inverse_series_8,     ///< ... up to L^7
+  inverse_series_16,    ///< ... up to L^15
+  inverse_product,      ///< a block of 16 of A lacks one product of its sum
+  inverse_last_row,     ///< the last row of each block of 16 on the diagonal of A is that of I - L
+  moved,                ///< what Interpretation::move says
+  writes_unerased,      ///< the state is written with u for u - w h
+  output_unerased,      ///< o is read from u for u - w h
+  carry_by_column,      ///< exp(G_n) decays columns of the state, not rows
+  first_chunk_alone,    ///< o of the first chunk does not read h
+  tail_without_scores,  ///< o of a shorter last chunk lacks Aqk v_new
+  scores_unmasked,      ///< o sees later rows of its chunk
+  scores_of_next,       ///< o sees the row behind it
+  state_of_before,      ///< o reads the state that entered the chunk before
+  state_of_after,       ///< o reads the state that leaves the chunk
+  state_of_first,       ///< o of all sequences reads the states of the first one
+  state_of_stream,      ///< o reads the state of the chunk that has its number where chunks of the row are
+                        ///< counted
 };
 
 /// Blocks of 16 of a chunk of 64 whose sum lacks a product: row, column, and which of L(row, m) A(m, column).
@@ -231,6 +235,7 @@ struct Interpretation {
   std::array<GateRule, 2> gate_rules{};
   Function softplus = nullptr;       ///< another function
   bool A_log_of_query_head = false;  ///< of number h / (HV / H) of the value heads
+  bool bias_of_query_head = false;   ///< likewise
   /// The element of dt_bias, [HV][K].
   std::size_t (*bias_element)(std::size_t head, std::size_t k, std::size_t heads, std::size_t K) = nullptr;
   double gate_factor = 1;         ///< multiplies the log decay

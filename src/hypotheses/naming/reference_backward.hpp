@@ -58,6 +58,7 @@ enum class Term : std::uint8_t {
 enum class BackwardFault : std::uint8_t {
   none,
   inclusive_mask,         ///< dAkk on and below the diagonal
+  masks_inclusive,        ///< ... and dA
   not_transposed,         ///< A dA A for A^T dA A^T
   one_sided,              ///< A^T dA
   second_transposed,      ///< A dA A^T
@@ -73,10 +74,12 @@ enum class BackwardFault : std::uint8_t {
   first_token,            ///< dg of the first token is zero
   last_row_of_tile,       ///< dG_n at row C - 1 even where a chunk is shorter
   last_row_first,         ///< dG_n at row 0
+  last_row_of_entering,   ///< dG_n has the gradient of the state that enters the chunk
   not_cumulated,          ///< dg without its sum to the end of the chunk
   cumulated_late,         ///< ... without the token's own
   cumulated_forwards,     ///< ... from the beginning of the chunk
   cumulated_in_blocks,    ///< ... to the end of the block of 16
+  cumulated_in_halves,    ///< ... of the block of 32
   cumulated_over_chunks,  ///< ... to the end of the sequence
   cumulated_in_bf16,      ///< ... rounded at every token
   tail_decay_lost,        ///< dk of a shorter last chunk: G_n is read from a row behind it, where it is 0
@@ -101,6 +104,7 @@ enum class BackwardFault : std::uint8_t {
   writes_unerased,        ///< dk reads u for v_new
   every_chunk,            ///< dht is added behind every chunk
   early_initial,          ///< dinitial_state is the gradient of the state behind the first chunk
+  local_not_transposed,   ///< dv_local = Aqk do
   local_masked,           ///< what o gives dv lacks its own token, and all that follows from it
   value_masked,           ///< ... dv alone
 };

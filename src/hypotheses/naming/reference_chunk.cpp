@@ -88,6 +88,29 @@ void lose_product(Chunk& c, const InverseProduct& lost) {
   }
 }
 
+/// The last row of each block on the diagonal is not substituted; the blocks below are -A_ii L A of them.
+Matrix inverse_without_last_rows(const Chunk& c) {
+  constexpr std::size_t side = 16;
+  Matrix A(c.n, c.n);
+  for (std::size_t first = 0; first < c.n; first += side) {
+    const std::size_t end = std::min(first + side, c.n);
+    for (std::size_t i = first; i < end; ++i) {
+      A(i, i) = 1;
+      for (std::size_t j = first; j < i; ++j)
+        for (std::size_t m = i + 1 == first + side ? j : first; m <= j; ++m)
+          A(i, m) -= c.L(i, j) * (i + 1 == first + side ? 1 : A(j, m));
+    }
+    for (std::size_t column = 0; column < first; ++column) {
+      std::vector<double> sums(end - first);
+      for (std::size_t i = first; i < end; ++i)
+        for (std::size_t m = column; m < first; ++m) sums[i - first] += c.L(i, m) * A(m, column);
+      for (std::size_t i = first; i < end; ++i)
+        for (std::size_t m = first; m <= i; ++m) A(i, column) -= A(i, m) * sums[m - first];
+    }
+  }
+  return A;
+}
+
 Matrix faulty_inverse(Chunk& c) {
   switch (c.reading != nullptr ? c.reading->chunk_fault : ChunkFault::none) {
     case ChunkFault::inverse_series_2:
@@ -98,6 +121,8 @@ Matrix faulty_inverse(Chunk& c) {
       return series(c.L, 8);
     case ChunkFault::inverse_series_16:
       return series(c.L, 16);
+    case ChunkFault::inverse_last_row:
+      return inverse_without_last_rows(c);
     case ChunkFault::inverse_product:
       lose_product(c, inverse_products[c.reading->block]);
       break;
@@ -134,12 +159,13 @@ void multiply_scores(Chunk& c, double scale) {
   }
   for (std::size_t i = 0; i < c.n; ++i) {
     for (std::size_t j = 0; j <= i; ++j) {
-      const double* const decay = c.between(i, j);
+      const double *const decays_of_q = c.between(ChunkTerm::Aqk, i, j), *const decays_of_k =
+                                                                             c.between(ChunkTerm::L, i, j);
       double qk = 0, kk = 0;
       for (std::size_t x = 0; x < c.K; ++x) {
         const double q = of_q[x] * q_of_scores(i, x) * k_of_scores(j, x),
-                     k = of_k[x] * k_of_rows(i, x) * k_of_columns(j, x), of_scores = decay[decay_of_q[x]],
-                     of_L = decay[decay_of_k[x]];
+                     k = of_k[x] * k_of_rows(i, x) * k_of_columns(j, x),
+                     of_scores = decays_of_q[decay_of_q[x]], of_L = decays_of_k[decay_of_k[x]];
         qk += q * (is_plain ? of_scores : c.decay(ChunkTerm::Aqk, x, of_scores));
         kk += k * (is_plain ? of_L : c.decay(ChunkTerm::L, x, of_L));
       }
@@ -172,9 +198,8 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
   c.lowered = weighted(c.k, [&](std::size_t i, std::size_t x) { return c.to_end(i, x); });
   const Matrix of_v = weighted(c.v, [&](std::size_t i, std::size_t) { return c.weight(ChunkTerm::u, i); }),
                of_k = c.moved("key_of_w", weighted(c.read_key, [&](std::size_t i, std::size_t x) {
-                                const std::size_t of = c.of_decay(ChunkTerm::w, x);
                                 return c.weight(ChunkTerm::w, i) * c.factor(ChunkTerm::w, x, head.scale) *
-                                       c.decay(ChunkTerm::w, x, c.from_start(i, of));
+                                       c.decay(ChunkTerm::w, x, c.from_start(ChunkTerm::w, i, x));
                               }));
   const auto solved = [&](ChunkTerm term, const Matrix& of) {
     const Matrix A = c.moved(term == ChunkTerm::u ? "inverse_of_u" : "inverse_of_w", c.A);
@@ -189,16 +214,15 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
   add(c.v_new, c.moved("prediction", product(c.w, c.moved("h_of_w", c.h))), -1);
   c.v_new = c.moved("v_new", std::move(c.v_new));
   Matrix carry(c.K, 1);
-  for (std::size_t x = 0; x < c.K; ++x) carry(x, 0) = c.from_start(c.end(), x);
+  for (std::size_t x = 0; x < c.K; ++x) carry(x, 0) = c.from_start(ChunkTerm::carry, c.end(), x);
   carry = c.moved("carry", std::move(carry));
   Matrix after = weighted(state, [&](std::size_t x, std::size_t y) {
-    x = c.of_decay(ChunkTerm::carry, x);
     return c.factor(ChunkTerm::carry, x, head.scale) *
            c.decay(ChunkTerm::carry, x, carry(c.is(ChunkFault::carry_by_column) && y < c.K ? y : x, 0));
   });
   Matrix written = weighted(c.k, [&](std::size_t i, std::size_t x) {
     return c.factor(ChunkTerm::writes, x, head.scale) *
-           c.decay(ChunkTerm::writes, x, c.to_end(i, c.of_decay(ChunkTerm::writes, x)));
+           c.decay(ChunkTerm::writes, x, c.to_end(ChunkTerm::writes, i, x));
   });
   written = c.moved("written", std::move(written));
   add(after, product(transposed(written),
@@ -211,10 +235,11 @@ Matrix forwards(Chunk& c, const Head& head, const Matrix& state) {
 Matrix output(const Chunk& c, const Matrix& h, double scale) {
   Matrix raised = weighted(c.q, [&](std::size_t i, std::size_t x) {
     return c.factor(ChunkTerm::readout, x, scale) *
-           c.decay(ChunkTerm::readout, x, c.from_start(i, c.of_decay(ChunkTerm::readout, x)));
+           c.decay(ChunkTerm::readout, x, c.from_start(ChunkTerm::readout, i, x));
   });
   raised = c.moved("raised_query", std::move(raised));
   Matrix o = product(c.Aqk, c.moved("v_new_of_o", c.v_new));
+  if (c.is(ChunkFault::tail_without_scores) && c.n < c.reading->chunk) o = Matrix(o.rows(), o.columns());
   if (!(c.is(ChunkFault::first_chunk_alone) && c.begin == 0))
     add(o, product(raised, c.moved("h_of_o", h)), scale);
   return c.moved("o", std::move(o));
@@ -257,10 +282,13 @@ class ChunkGradient {
         scaled(Term::dAqk, lower(product(summed(Term::dAqk, d_o_),
                                          transposed(fault_ == BackwardFault::scores_of_u ? c_.u : v_new_)),
                                  true)));
-    const Matrix local =
-        moved("dv_scores",
-              scaled(Term::dv_scores,
-                     product(transposed(lower(c_.Aqk, fault_ != BackwardFault::local_masked)), d_o_), 1));
+    const Matrix local = moved(
+        "dv_scores", scaled(Term::dv_scores,
+                            product(fault_ == BackwardFault::local_not_transposed
+                                        ? c_.Aqk
+                                        : transposed(lower(c_.Aqk, fault_ != BackwardFault::local_masked)),
+                                    d_o_),
+                            1));
     // B2
     Matrix dv = local;
     add(dv, product(summed(Term::dv_state, decays(Term::dv_state) ? c_.lowered : c_.k), dh_),
@@ -349,7 +377,7 @@ class ChunkGradient {
         factor(Term::dA_w));
     const bool by_row = fault_ == BackwardFault::row_beta;
     dA = lower(weighted(dA, [&](std::size_t i, std::size_t j) { return weight(Term::dA, by_row ? i : j); }),
-               false);
+               fault_ == BackwardFault::masks_inclusive);
     dA = moved("dA", std::move(dA));
     const Matrix At = fault_ == BackwardFault::never_transposed ? A_ : transposed(A_),
                  dvb = moved("dvb", product(fault_ == BackwardFault::value_not_transposed ? A_ : At, dv));
@@ -363,12 +391,12 @@ class ChunkGradient {
     }
     if (fault_ == BackwardFault::value_without_state)
       v_ = weighted(product(At, local), [&](std::size_t i, std::size_t) { return c_.beta[i]; });
-    keep_and_sum(dvb, dkb);
+    keep_and_sum(dvb, dkb, fault_ == BackwardFault::last_row_of_entering ? entering : dh_of_keys_);
     find_key_products(At, dA);
   }
 
-  /// What B3 gives beta and the decays; dk gets what w gives it.
-  void keep_and_sum(const Matrix& dvb, const Matrix& dkb) {
+  /// What B3 gives beta and the decays; dk gets what w gives it. `dh`: as the decay of the state reads it.
+  void keep_and_sum(const Matrix& dvb, const Matrix& dkb, const Matrix& dh) {
     const Matrix of_v = summed(Term::dbeta_v, dvb), of_k = summed(Term::dbeta_w, dkb),
                  entered = summed(Term::dGn_state, h_);
     G_ = Matrix(c_.n, c_.K);
@@ -394,7 +422,7 @@ class ChunkGradient {
     }
     for (std::size_t x = 0; x < c_.K && last < c_.n; ++x) {
       double sum = 0;
-      for (std::size_t y = 0; y < h_.columns(); ++y) sum += entered(x, y) * dh_of_keys_(x, y);
+      for (std::size_t y = 0; y < h_.columns(); ++y) sum += entered(x, y) * dh(x, y);
       G_(last, x) +=
           factor(Term::dGn_state) * (decays(Term::dGn_state) ? c_.from_start(c_.n - 1, x) : 1) * sum;
     }
@@ -413,7 +441,10 @@ class ChunkGradient {
     Matrix product_of = fault_ == BackwardFault::unsolved ? dA : product(first_is_not ? A_ : At, dA);
     if (fault_ != BackwardFault::one_sided && fault_ != BackwardFault::unsolved)
       product_of = product(product_of, fault_ == BackwardFault::not_transposed ? A_ : At);
-    dL_ = scaled(Term::dAkk, lower(product_of, fault_ == BackwardFault::inclusive_mask), -1);
+    dL_ = scaled(Term::dAkk,
+                 lower(product_of,
+                       fault_ == BackwardFault::inclusive_mask || fault_ == BackwardFault::masks_inclusive),
+                 -1);
   }
 
   /// B4
@@ -460,9 +491,9 @@ class ChunkGradient {
   /// B5
   void cumulate() {
     if (fault_ == BackwardFault::not_cumulated) return;
-    constexpr std::size_t side = 16;
+    const std::size_t side = fault_ == BackwardFault::cumulated_in_halves ? 32 : 16;
     const bool is_forwards = fault_ == BackwardFault::cumulated_forwards,
-               in_blocks = fault_ == BackwardFault::cumulated_in_blocks,
+               in_blocks = fault_ == BackwardFault::cumulated_in_blocks || side == 32,
                is_rounded = fault_ == BackwardFault::cumulated_in_bf16;
     for (std::size_t x = 0; x < c_.K; ++x) {
       double sum = 0;

@@ -119,8 +119,21 @@ struct Chunk {
     return is(term, TermFault::undecayed) || is(term, TermFault::decayed_behind) ||
            is(term, TermFault::exp2) || is(term, TermFault::log2e_twice);
   }
+  /// exp(G), exp(G_n - G) and exp(G_i - G_j) as a term has them: by a gate less where that is its fault.
+  double from_start(ChunkTerm term, std::size_t i, std::size_t channel) const {
+    const std::size_t less = is(term, TermFault::gate_less) ? 1 : 0;
+    return i < less ? 1 : from_start(i - less, of_decay(term, channel));
+  }
+  double to_end(ChunkTerm term, std::size_t i, std::size_t channel) const {
+    const std::size_t row = is(term, TermFault::gate_less) ? std::min(i + 1, n - 1) : i;
+    return to_end(row, of_decay(term, channel));
+  }
+  const double* between(ChunkTerm term, std::size_t i, std::size_t j) const {
+    return between(i > j && is(term, TermFault::gate_less) ? i - 1 : i, j);
+  }
   /// The channel that a term reads of the decays.
   std::size_t of_decay(ChunkTerm term, std::size_t channel) const {
+    if (is(term, TermFault::decay_of_first_channel)) return 0;
     return is(term, TermFault::decay_of_first_tile) ? in_first_tile(channel, K) : channel;
   }
   double weight(ChunkTerm term, std::size_t row) const {

@@ -36,6 +36,8 @@ constexpr FaultWords fault_words[] = {
     {first_tile, "first_tile", "{} is summed over the first tile of columns alone"},
     {last_tile, "last_tile", "{} is summed over the last tile of columns alone"},
     {decay_of_first_tile, "decay_of_first_tile", "in {} the second tile of channels decays as the first"},
+    {decay_of_first_channel, "decay_of_first_channel", "in {} all channels decay as the first"},
+    {gate_less, "gate_less", "{} decays by one gate less: to the row before, or from the row behind"},
 };
 
 /// Of a term what kernels get wrong: first what selftest and power try, then the same in other ways; and of
@@ -63,7 +65,8 @@ const ChunkTermRow chunk_term_rows[] = {
 bool has_chunks_of_channels(const Problem& p) { return has_chunk_form(p) && has_channels(p); }
 
 bool (*condition(TermFault fault))(const Problem&) {
-  return fault == decay_of_first_tile ? has_chunks_of_channels : has_chunk_form;
+  return fault == decay_of_first_tile || fault == decay_of_first_channel ? has_chunks_of_channels
+                                                                         : has_chunk_form;
 }
 
 const FaultWords& words_of(TermFault fault) {
@@ -94,7 +97,8 @@ std::vector<Fault> term_faults() {
   for (const ChunkTermRow& row : chunk_term_rows) {
     add(row, row.usual, false, false), add(row, row.others, true, false);
     if (!row.decays) continue;
-    add(row, {exp2, log2e_twice, decay_of_first_tile}, true, false), add(row, {undecayed}, true, true);
+    add(row, {exp2, log2e_twice, decay_of_first_tile, decay_of_first_channel, gate_less}, true, false),
+        add(row, {undecayed}, true, true);
   }
   return list;
 }

@@ -46,8 +46,11 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
                                                  : decay;
   };
   const auto of_decay = [&](const std::string& name, std::size_t x) {
-    return is((name + "_decay_of_first_tile").c_str()) ? x % 32 : x;
+    return is((name + "_decay_of_first_tile").c_str())      ? x % 32
+           : is((name + "_decay_of_first_channel").c_str()) ? 0
+                                                            : x;
   };
+  const auto has_less = [&](const std::string& name) { return is((name + "_gate_less").c_str()); };
   for (const std::pair<kda::Sequence, std::size_t>& chunk : chunks_of(p)) {
     const kda::Sequence& s = chunk.first;
     const std::size_t at = chunk.second;
@@ -67,9 +70,8 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     const std::vector<double>& Gn = G[n - (is("end_of_row_before") && n > 1 ? 2 : 1)];
     const auto across = [&](double sum) { return is("exp2_across") ? std::exp2(sum) : std::exp(sum); };
     const auto between = [&](std::size_t i, std::size_t j, std::size_t x, double own) {
-      return x % 32 == x && mistake.find("decay_of_first_tile") != std::string::npos
-                 ? std::exp(G[i][x] - G[j][x])
-                 : own;
+      return x % 32 == x && mistake.find("decay_of_first_") != std::string::npos ? std::exp(G[i][x] - G[j][x])
+                                                                                 : own;
     };
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t j = 0; j < n; ++j)
@@ -79,14 +81,19 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
           const std::size_t first = i - i % 16;
           if (is("undecayed_pairs_lost") && j < i && j % 2 < i % 2 && G[i] == G[j]) D = 0;
           if (is("anchors_apart") && first > j) D /= std::exp(p.g.value((at + first) * d.K + x));
+          const auto less = [&](const char* name) {  // of one gate
+            return has_less(name) && i > j ? std::exp(-p.g.value((at + i) * d.K + x)) : 1;
+          };
           const double own = is("scores_unscaled") ? 1 : is("scores_scaled_twice") ? scale * scale : scale;
-          scores[i][j] +=
-              own * q(i, x) * k(j, x) *
-              (scores_undecayed[x / 32] ? 1 : in_base("scores", between(i, j, of_decay("scores", x), D)));
+          scores[i][j] += own * q(i, x) * k(j, x) *
+                          (scores_undecayed[x / 32]
+                               ? 1
+                               : in_base("scores", between(i, j, of_decay("scores", x), D) * less("scores")));
           if (j < i)
-            L[i][j] += (is("L_without_beta") ? 1 : beta(is("column_beta") ? j : i)) *
-                       (is("L_scaled_twice") ? scale : 1) * k(i, x) * k(j, x) *
-                       (L_undecayed[x / 32] ? 1 : in_base("L", between(i, j, of_decay("L", x), D)));
+            L[i][j] +=
+                (is("L_without_beta") ? 1 : beta(is("column_beta") ? j : i)) *
+                (is("L_scaled_twice") ? scale : 1) * k(i, x) * k(j, x) *
+                (L_undecayed[x / 32] ? 1 : in_base("L", between(i, j, of_decay("L", x), D) * less("L")));
         }
     // Row by row: X_i = e_i - sum_j L_ij X_j; a series of so many terms stops where the power is too high.
     const auto solved = [&](std::size_t terms) {
@@ -108,6 +115,23 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
                : is("inverse_series_8")  ? 8
                : is("inverse_series_16") ? 16
                                          : n);
+    if (is("inverse_last_row")) {  // X = D (I - N X): D the blocks on the diagonal, N what L has beside them
+      Rows D = zeros(n, n);
+      for (std::size_t i = 0; i < n; ++i)
+        for (std::size_t j = i - i % 16; j <= i; ++j) D[i][j] = i % 16 == 15 && j < i ? -L[i][j] : A[i][j];
+      for (std::size_t pass = 0; pass < 4; ++pass) {
+        Rows rest = zeros(n, n), next = rest;
+        for (std::size_t i = 0; i < n; ++i)
+          for (std::size_t j = 0; j < n; ++j) {
+            rest[i][j] = i == j ? 1 : 0;
+            for (std::size_t m = 0; m < i - i % 16; ++m) rest[i][j] -= pass > 0 ? L[i][m] * A[m][j] : 0;
+          }
+        for (std::size_t i = 0; i < n; ++i)
+          for (std::size_t j = 0; j < n; ++j)
+            for (std::size_t m = 0; m < n; ++m) next[i][j] += D[i][m] * rest[m][j];
+        A = next;
+      }
+    }
     if (is("inverse_product") && n == 64) {  // block 2,0 without L(2,1) A(1,0)
       Rows product = zeros(16, 16);
       for (std::size_t i = 0; i < 16; ++i)
@@ -138,7 +162,9 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
         for (std::size_t j = 0; j < n; ++j) {
           const std::size_t of = of_decay("w", x);
           w[i][x] += A[i][j] * (is("w_without_beta") ? 1 : beta(is("w_weighted_behind") ? i : j)) * k(j, x) *
-                     (w_undecayed[x / 32] || is("w_decayed_behind") ? 1 : in_base("w", across(G[j][of])));
+                     (w_undecayed[x / 32] || is("w_decayed_behind")
+                          ? 1
+                          : in_base("w", j == 0 && has_less("w") ? 1 : across(G[j - has_less("w")][of])));
         }
         w[i][x] *= is("w_decayed_behind") ? across(G[i][x]) : 1;
       }
@@ -150,15 +176,18 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
     Rows after = zeros(d.K, d.V);
     for (std::size_t x = 0; x < d.K; ++x)
       for (std::size_t v = 0; v < d.V; ++v) {
-        const std::size_t by = is("carry_by_column")             ? v
-                               : is("carry_decay_of_first_tile") ? x % 32
-                                                                 : x,
-                          of = of_decay("writes", x);
-        after[x][v] = (carry_undecayed[x / 32] ? 1 : in_base("carry", across(Gn[by]))) * S[x][v];
+        const std::size_t by = is("carry_by_column") ? v : of_decay("carry", x), of = of_decay("writes", x);
+        after[x][v] = (carry_undecayed[x / 32]
+                           ? 1
+                           : in_base("carry", across((has_less("carry") && n > 1 ? G[n - 2] : Gn)[by]))) *
+                      S[x][v];
         for (std::size_t i = 0; i < n; ++i)
-          after[x][v] += k(i, x) *
-                         (writes_undecayed[x / 32] ? 1 : in_base("writes", across(Gn[of] - G[i][of]))) *
-                         (is("writes_unerased") ? u : v_new)[i][v];
+          after[x][v] +=
+              k(i, x) *
+              (writes_undecayed[x / 32]
+                   ? 1
+                   : in_base("writes", across(Gn[of] - G[std::min(i + has_less("writes"), n - 1)][of]))) *
+              (is("writes_unerased") ? u : v_new)[i][v];
       }
     const Rows& h = is("state_of_before")   ? last
                     : is("state_of_after")  ? after
@@ -170,14 +199,19 @@ kda::Answer chunk_mutant(const kda::Problem& p, const std::string& mistake, DTyp
         double o = 0;
         for (std::size_t x = 0; x < d.K; ++x) {
           const double D =
-              readout_undecayed[x / 32] ? 1 : in_base("readout", across(G[i][of_decay("readout", x)]));
+              readout_undecayed[x / 32]
+                  ? 1
+                  : in_base("readout", i == 0 && has_less("readout")
+                                           ? 1
+                                           : across(G[i - has_less("readout")][of_decay("readout", x)]));
           if (!(is("first_chunk_alone") && at == s.begin))
             o += (is("readout_unscaled")       ? 1
                   : is("readout_scaled_twice") ? scale * scale
                                                : scale) *
                  q(i, x) * D * (is("carried_state_transposed") ? h[v][x] : h[x][v]);
         }
-        for (std::size_t j = 0; j < n; ++j) o += scores[i][j] * (is("output_unerased") ? u : v_new)[j][v];
+        for (std::size_t j = 0; j < n && !(is("tail_without_scores") && n < 64); ++j)
+          o += scores[i][j] * (is("output_unerased") ? u : v_new)[j][v];
         answer.o.set((at + i) * d.V + v, o);
       }
     last = S, S = after;

@@ -53,6 +53,7 @@ Case case_for(const std::string& name) {
               "A_log_twice",
               "parameters_in_bf16",
               "dt_bias_of_first_head",
+              "dt_bias_of_query_head",
               "A_log_negated",
               "A_log_exp2",
               "A_log_of_query_head",
@@ -82,8 +83,8 @@ Case case_for(const std::string& name) {
               "norm_squared", "norm_in_bf16", "norm_of_first_tile", "prediction_of_raw_key"});
   c.l2norm = of_norm;
   if (one_of({"heads_interleaved", "key_interleaved", "gate_of_query_head", "beta_of_query_head",
-              "A_log_of_query_head", "initial_state_of_query_head", "initial_state_interleaved",
-              "initial_state_of_next_head"}))
+              "A_log_of_query_head", "dt_bias_of_query_head", "initial_state_of_query_head",
+              "initial_state_interleaved", "initial_state_of_next_head"}))
     c.H = 2, c.HV = 4;
   if (one_of({"first_query_head", "gate_of_first_head", "dt_bias_by_channel", "dt_bias_of_first_head",
               "norm_of_heads", "initial_state_by_head", "initial_state_of_head_0", "input_in_other_layout"}))
@@ -169,7 +170,10 @@ kda::Answer mutant(const kda::Problem& p, const std::string& mistake, DType dtyp
             : is("dt_bias_outside") ? 1 / A
                                     : 1) *
            p.dt_bias->value(is("dt_bias_of_flat_head") ? h
-                                                       : (is("dt_bias_of_first_head") ? 0 : h) * d.K +
+                                                       : (is("dt_bias_of_first_head")   ? 0
+                                                          : is("dt_bias_of_query_head") ? h * d.H / d.HV
+                                                                                        : h) *
+                                                                 d.K +
                                                              (is("dt_bias_of_first_tile") ? k % 32 : k));
     if (is("gate_argument_negated")) x = -x;
     const double lb = is("lower_bound_of_usual") ? -5 : p.options.lower_bound.value_or(-5.0),
