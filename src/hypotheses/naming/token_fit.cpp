@@ -5,14 +5,28 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <string_view>
+#include <utility>
 
+#include "base/threads/parallel.hpp"
+#include "hypotheses/naming/reference_chunk.hpp"
 #include "numeric/elementary.hpp"
 
 namespace kda_check::hypotheses {
 
 namespace {
+
+/// What a token multiplies otherwise.
+enum class TokenFactor : std::uint8_t { beta, decay, query, value, key };
+
+struct TokenFit {
+  std::string_view name, meaning;  ///< of a cause
+  std::vector<TokenFactor> which;
+};
 
 constexpr std::size_t all_factors = 5;
 using Factors = std::array<double, all_factors>;  ///< by TokenFactor
@@ -124,9 +138,7 @@ class RowFit {
   const double noise_;
 };
 
-}  // namespace
-
-std::span<const TokenFit> token_fits() {
+const std::vector<TokenFit>& token_fits() {
   static const std::vector<TokenFit> list{
       {"beta_of_tokens", "beta has other values", {TokenFactor::beta}},
       {"decay_of_tokens",
@@ -142,6 +154,11 @@ std::span<const TokenFit> token_fits() {
   return list;
 }
 
+struct FittedTokens {
+  std::vector<std::vector<double>> factors;  ///< [which][tokens], 1 where nothing is wrong
+  ExcerptAnswer answer;
+};
+/// `got`: [tokens][columns]; `noise`: of a row, of its size.
 FittedTokens fitted_tokens(const plain::Head& head, const std::vector<double>& got, const TokenFit& fit,
                            double noise) {
   const std::size_t tokens = head.q.rows(), K = head.q.columns(), V = head.v.columns();
@@ -182,6 +199,12 @@ FittedTokens fitted_tokens(const plain::Head& head, const std::vector<double>& g
   return fitted;
 }
 
+/// Where rows of a chunk lack what earlier ones wrote, of those with no decay between: exp(G_i - G_j) taken
+/// for 0 where a rounding puts it above 1. `first_row`: of the first token in its chunk.
+struct LostPairs {
+  std::size_t lost = 0, tried = 0;
+  ExcerptAnswer answer;
+};
 LostPairs lost_undecayed_pairs(const plain::Head& head, const std::vector<double>& got,
                                std::size_t chunk_size, std::size_t first_row) {
   const std::size_t tokens = head.q.rows(), K = head.q.columns(), V = head.v.columns();
@@ -241,6 +264,8 @@ LostPairs lost_undecayed_pairs(const plain::Head& head, const std::vector<double
   return found;
 }
 
+/// The state [K][columns] before the first token that leaves least of `error`, [tokens][columns], of o: what
+/// has to be added to that of `head`.
 std::vector<double> fitted_start(const plain::Head& head, const std::vector<double>& error) {
   const std::size_t tokens = head.q.rows(), K = head.q.columns(),
                     V = error.size() / std::max<std::size_t>(tokens, 1);
@@ -278,6 +303,8 @@ std::vector<double> fitted_start(const plain::Head& head, const std::vector<doub
   return along.values();
 }
 
+/// "at t=64 0.31, not 0.52 (that of t=50); ..." of tokens from `begin` on. `right`: what the factors
+/// multiply; empty: the factors are said.
 std::string text_of(const std::vector<double>& factors, const std::vector<double>& right, std::size_t begin,
                     double tolerance) {
   constexpr std::size_t most_said = 3;
@@ -321,6 +348,127 @@ std::string text_of(const std::vector<double>& factors, const std::vector<double
     if (own != right.end()) text += fmt::format(" (that of t={})", begin + (own - right.begin()));
   }
   return text + (wrong.size() > most_said ? " ..." : "");
+}
+
+plain::Head inputs_of(const OutputWindow& window, std::size_t head) {
+  return plain::head_of(window.problem, Interpretation(window.problem), window.excerpt(head, window.columns));
+}
+std::vector<double> rows_of(const OutputWindow& window, std::size_t head) {
+  std::vector<double> got;
+  for (std::size_t t = window.begin; t < window.end; ++t)
+    for (const std::size_t v : window.columns) got.push_back(window.got_o(t, window.heads[head], v));
+  return got;
+}
+
+Candidate candidate(std::string name, std::string meaning, const OutputWindow& window,
+                    std::vector<ExcerptAnswer> heads) {
+  return {std::move(name), std::move(meaning), [values = window.stored(std::move(heads))] { return values; }};
+}
+
+/// What follows from another state before the first row of the chunk that deviates, where there are rows
+/// enough to tell: K numbers for each column.
+std::optional<Candidate> with_other_start(const OutputWindow& window) {
+  const std::size_t from = window.chunk_of(window.deviation), tokens = window.end - from;
+  if (from < window.begin || tokens < 2 * window.d.K) return std::nullopt;
+  const Interpretation right(window.problem);
+  std::vector<ExcerptAnswer> heads;
+  double size = 0, other_size = 0;
+  for (std::size_t i = 0; i < window.heads.size(); ++i) {
+    Excerpt excerpt = window.excerpt(i, window.columns);
+    excerpt.end = from;
+    ExcerptAnswer whole = answer_of(window.problem, right, excerpt);
+    excerpt.begin = from, excerpt.end = window.end, excerpt.start = whole.state;
+    std::vector<double> error = answer_of(window.problem, right, excerpt).o;
+    std::size_t wrong = 0;  // rows
+    for (std::size_t row = 0; row < tokens; ++row) {
+      Distance distance;
+      for (std::size_t v = 0; v < window.d.V; ++v) {
+        double& x = error[row * window.d.V + v];
+        const double got = window.got_o(from + row, window.heads[i], v);
+        distance.add(got, x), x = got - x;
+      }
+      constexpr double clearly = 4;
+      wrong += distance.ratio() > clearly * window.output.o_limit;
+    }
+    if (2 * wrong < 3 * window.d.K) return std::nullopt;
+    const std::vector<double> change = fitted_start(plain::head_of(window.problem, right, excerpt), error);
+    for (const double x : excerpt.start) size += x * x;
+    for (std::size_t k = 0; k < change.size(); ++k)
+      excerpt.start[k] += change[k], other_size += excerpt.start[k] * excerpt.start[k];
+    ExcerptAnswer rest = answer_of(window.problem, right, excerpt);
+    whole.o.insert(whole.o.end(), rest.o.begin(), rest.o.end());
+    whole.state = std::move(rest.state);
+    heads.push_back(std::move(whole));
+  }
+  const std::string of_size =
+      size > 0 ? fmt::format(", {:.3g} times as large", std::sqrt(other_size / size)) : ", for zeros";
+  return candidate("other_state",
+                   fmt::format("the state before t={} is another one{}; what follows is right",
+                               from - window.sequence.begin, of_size),
+                   window, std::move(heads));
+}
+
+std::optional<Candidate> with_lost_pairs(const OutputWindow& window) {
+  std::vector<ExcerptAnswer> heads;
+  std::size_t lost = 0, tried = 0;
+  for (std::size_t i = 0; i < window.heads.size(); ++i) {
+    LostPairs pairs = lost_undecayed_pairs(inputs_of(window, i), rows_of(window, i), window.chunk_size(),
+                                           window.begin - window.sequence.begin);
+    lost += pairs.lost, tried += pairs.tried;
+    heads.push_back(std::move(pairs.answer));
+  }
+  if (lost == 0) return std::nullopt;
+  return candidate("undecayed_pairs_lost",
+                   fmt::format("exp(G_i - G_j) is 0 for {} of {} pairs of rows with no decay between, as "
+                               "where G_i - G_j is above 0 by a rounding and exp(x) is 0 for x > 0",
+                               lost, tried),
+                   window, std::move(heads));
+}
+
+Candidate with_other_factors(const OutputWindow& window, const TokenFit& fit, int threads) {
+  const double noise = window.output.o_limit;
+  std::vector<FittedTokens> fits(window.heads.size());
+  parallel_for(fits.size(), threads, [&](std::size_t i, int) {
+    fits[i] = fitted_tokens(inputs_of(window, i), rows_of(window, i), fit, noise);
+  });
+  std::string text;
+  for (std::size_t i = 0; i < fit.which.size(); ++i) {
+    std::vector<double> right;
+    if (fit.which[i] == TokenFactor::beta) right = inputs_of(window, 0).beta;
+    text +=
+        (text.empty() ? "" : "; ") +
+        text_of(fits[0].factors[i], right, window.begin - window.sequence.begin, std::max(1e-4, 4 * noise));
+  }
+  if (fits.size() > 1) text += fmt::format(" (head {})", window.heads[0]);
+  std::vector<ExcerptAnswer> heads;
+  for (FittedTokens& one : fits) heads.push_back(std::move(one.answer));
+  return candidate(std::string(fit.name), fmt::format("{}: {}", fit.meaning, text), window, std::move(heads));
+}
+
+}  // namespace
+
+void rank_token_numbers(const OutputWindow& window, const Thresholds& thresholds, int threads,
+                        Naming& naming) {
+  constexpr std::size_t least_columns = 8;  // that tell one or two numbers
+  if (window.output.o == nullptr || window.d.V < least_columns || window.d.strength != kda::Strength::head)
+    return;
+  const std::vector<Unit> units = window.compared();
+  const auto try_all = [&](const std::vector<Candidate>& list) {
+    if (naming.causes.empty()) rank(units, list, thresholds, threads, naming);
+  };
+  if (const auto pairs = with_lost_pairs(window)) try_all({*pairs});
+  if (const auto start = naming.causes.empty() ? with_other_start(window) : std::nullopt) try_all({*start});
+  for (const std::size_t numbers : {1, 2}) {
+    if (!naming.causes.empty()) break;
+    std::vector<Candidate> list;
+    for (const TokenFit& fit : token_fits()) {
+      // One factor for all channels is that of a gate that they share.
+      const bool is_gate = std::ranges::find(fit.which, TokenFactor::decay) != fit.which.end();
+      if (fit.which.size() == numbers && !(is_gate && window.d.decays() > 1))
+        list.push_back(with_other_factors(window, fit, threads));
+    }
+    try_all(list);
+  }
 }
 
 }  // namespace kda_check::hypotheses
