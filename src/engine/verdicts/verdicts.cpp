@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <set>
@@ -18,10 +17,10 @@
 #include "engine/judged.hpp"
 #include "engine/missing_options.hpp"
 #include "engine/twin_heads.hpp"
+#include "engine/verdicts/pool_verdicts.hpp"
 #include "kda/problem/shapes.hpp"
 #include "plan/selection.hpp"
 #include "report/rows.hpp"
-#include "tensor/rearranged.hpp"
 
 namespace kda_check::engine {
 
@@ -29,7 +28,6 @@ namespace {
 
 using plan::Case;
 using plan::Reference;
-using tensor::Tensor;
 
 /// Cases of one truth.
 struct Group {
@@ -92,11 +90,6 @@ void begin_ahead(Context& context, const Group& group) {
     any_derived = any_derived || item.reference.kind != Reference::Kind::replay;
   }
   if (any_on_gpu && any_derived) context.begin_ahead(group.pass, chunk_sizes);
-}
-
-/// Of a tensor of the ordinary form of a call, as places are told: that in the call.
-tensor::Shape shape_in_call(const kda::PoolCall& call, std::string_view name) {
-  return name == "o" ? kda::shape_of(name, call.problem) : call.states.shape();
 }
 
 /// How the outputs of a plan are computed, one search for each and its pass.
@@ -229,23 +222,10 @@ class Round {
       pairings_[i].computation = &near;
       return true;
     });
-    for (std::size_t i = 0; i < pairings_.size(); ++i)
-      if (const Tensor* const pool = pairings_[i].got->tensor("state_pool");
-          pool != nullptr && plan::has(pairings_[i].tensors, "final_state")) {
-        report::CaseResult& result = findings_.cases[cases_[i]];
-        judge_slots_left_alone(*pool, result);
-        if (pairings_[i].got->tensor("state_scale") != nullptr) judge_scales(*pairings_[i].got, result);
+    for (std::size_t i = 0; context_.problem().pool && i < pairings_.size(); ++i)
+      if (judge_pool(*context_.problem().pool, *pairings_[i].got, pairings_[i].tensors,
+                     context_.resources().threads, findings_.cases[cases_[i]]))
         name_fault_of(i);
-      }
-    if (context_.problem().pool)
-      for (std::size_t i = 0; i < pairings_.size(); ++i)
-        for (const auto& [name, ring] : context_.problem().pool->ring)
-          if (const Tensor* const after = pairings_[i].got->tensor(name))
-            judge_ring(*after, findings_.cases[cases_[i]]);
-    for (std::size_t i = 0; i < pairings_.size(); ++i)
-      if (const Tensor* const padding = pairings_[i].got->tensor("padding_output");
-          padding != nullptr && plan::has(pairings_[i].tensors, "o"))
-        judge_padding(*padding, findings_.cases[cases_[i]]);
     for (std::size_t i = 0; i < pairings_.size(); ++i) {
       const Pairing& pairing = pairings_[i];
       note_assumptions(*pairing.got, pairing.tensors);
@@ -337,7 +317,8 @@ class Round {
         judged({item.tensor, item.got->shape(), item.got->dtype(), context_.problem().options.state_v_first,
                 context_.problem().pool.get()},
                item.measures, std::move(item.limits), of.asked->judging.worst_or_usual(), evidence);
-    if (const auto& call = context_.problem().pool) result.shape = shape_in_call(*call, item.tensor);
+    if (const auto& call = context_.problem().pool)  // as places are told
+      result.shape = item.tensor == "o" ? kda::shape_of("o", call->problem) : call->states.shape();
     if (context_.resources().draw) result.profile = report::profile_of(item.measures, item.series);
     findings_.cases[index].tensors.push_back(std::move(result));
   }
@@ -378,174 +359,6 @@ class Round {
       return (!tensor.twins || tensor.twins->ratio <= of_twins) &&
              (read == nullptr || limit == nullptr || *read <= of_limits * limit->value);
     });
-  }
-
-  /// Of a pool as it is after a call: what nobody stored to must be what it was.
-  void judge_slots_left_alone(const Tensor& after, report::CaseResult& result) const {
-    const kda::PoolCall& call = *context_.problem().pool;
-    const Tensor& before = call.stored();
-    const std::vector<std::size_t> alone = kda::slots_left_alone(call);
-    if (alone.empty()) return;
-    const std::size_t bytes = after.bytes() / call.slots();
-    std::vector<std::size_t> changed;
-    for (const std::size_t slot : alone)
-      if (std::memcmp(after.data() + slot * bytes, before.data() + slot * bytes, bytes) != 0)
-        changed.push_back(slot);
-    if (changed.empty()) changed.push_back(alone.front());
-    const Tensor got = tensor::picked(after, 0, changed), expected = tensor::picked(before, 0, changed);
-    const std::string name = "state_pool";
-    const bool v_first = call.problem.options.state_v_first;
-    report::TensorResult judgement =
-        judged_by_bits({name, got.shape(), got.dtype(), v_first}, got, expected,
-                       comparison_options({}, context_.resources().threads, false), Sameness::data, true,
-                       "slots left alone");
-    if (judgement.verdict == judge::Verdict::fail)
-      judgement.reason = fmt::format("slot {}, which {}no row stores to, was written; {}", changed.front(),
-                                     reader_of(call, changed.front()), judgement.reason);
-    judgement.shape = shape_in_call(call, name);
-    const auto name_slot = [&](report::PointResult& point) {
-      point.index[0] = changed[point.index[0]];
-      point.place = kda::place(name, point.index, v_first);
-    };
-    std::ranges::for_each(judgement.points, name_slot);
-    if (judgement.worst) name_slot(*judgement.worst);
-    result.tensors.push_back(std::move(judgement));
-  }
-
-  /// "sequence 2 reads and " of a slot, where others than those that are read are stored to.
-  static std::string reader_of(const kda::PoolCall& call, std::size_t slot) {
-    const auto reader = std::ranges::find(call.pieces, slot, &kda::PoolPiece::from);
-    if (call.table.outputs.empty() || call.source || reader == call.pieces.end()) return {};
-    return fmt::format("sequence {} reads and ", reader->tokens.index);
-  }
-
-  /// Of the scales of a quantised pool: those of slots that are stored to are that of the largest magnitude
-  /// of their block, as far as a state may err; others, and fixed ones, are what they were.
-  void judge_scales(const Answered& got, report::CaseResult& result) const {
-    const kda::PoolCall& call = *context_.problem().pool;
-    const std::string name = "state_scale";
-    const Tensor &after = *got.tensor(name), &states = *got.tensor("state_in_fp64"),
-                 right = kda::right_scale(call, call.pieces, states);
-    Tensor expected = right.clone();
-    const auto state = std::ranges::find(result.tensors, "final_state", &report::TensorResult::name);
-    double squares = 0;
-    for (std::size_t i = 0; i < states.size(); ++i) squares += states.value(i) * states.value(i);
-    constexpr double of_one_element = 32, also = 0x1p-20;  // of what all may err by; of rounding the scale
-    const double largest = call.table.quantisation->largest,
-                 error = of_one_element * rms_limit(*state) *
-                         std::sqrt(squares / static_cast<double>(states.size()));
-    const auto is_near = [&](std::size_t i, std::size_t other) {
-      return std::fabs(after.value(i) - right.value(other)) <= error / largest + also * right.value(other);
-    };
-    const std::vector<std::size_t> alone = kda::slots_left_alone(call);
-    const std::size_t per_slot = after.size() / call.slots();
-    const auto is_alone = [&](std::size_t i) { return std::ranges::binary_search(alone, i / per_slot); };
-    for (std::size_t i = 0; i < after.size() && largest > 0; ++i)  // of a block of zeros any will do
-      if (!is_alone(i) && (is_near(i, i) || right.value(i) == 0)) expected.set(i, after.value(i));
-    const bool v_first = call.problem.options.state_v_first;
-    report::TensorResult judgement =
-        judged_by_bits({name, after.shape(), after.dtype(), v_first}, after, expected,
-                       comparison_options({}, context_.resources().threads, false), Sameness::data, true,
-                       "scales after a call");
-    const auto place = [&](std::size_t i) {
-      return kda::place(name, tensor::index_of(after.shape(), i), v_first);
-    };
-    std::size_t wrong = 0;
-    while (wrong < after.size() && std::memcmp(after.at(wrong), expected.at(wrong), sizeof(float)) == 0)
-      ++wrong;
-    if (judgement.verdict == judge::Verdict::fail && wrong < after.size()) {
-      std::string why;
-      std::size_t other = wrong - wrong % per_slot;
-      while (other / per_slot == wrong / per_slot && !is_near(wrong, other)) ++other;
-      if (is_alone(wrong))
-        why = fmt::format("was written, and no row stores to slot {}", wrong / per_slot);
-      else if (largest == 0)
-        why = "was written, and scales are fixed";
-      else
-        why =
-            fmt::format("is {:.4g} times the largest magnitude of its block / {:g}{}",
-                        after.value(wrong) / right.value(wrong), largest,
-                        after.value(wrong) == call.scale.value(wrong) ? ", as it was before the call"
-                        : other / per_slot == wrong / per_slot ? fmt::format(", as {} is to be", place(other))
-                                                               : "");
-      judgement.reason = fmt::format("{} {}; {}", place(wrong), why, judgement.reason);
-    }
-    if (state->verdict == judge::Verdict::fail)
-      state->reason += saturated(*got.tensor("state_pool"), states, right);
-    result.tensors.push_back(std::move(judgement));
-  }
-
-  /// "; 3 codes are ...": at the end of their format, where their states are not by the right scales.
-  std::string saturated(const Tensor& codes, const Tensor& states, const Tensor& scale) const {
-    const kda::PoolCall& call = *context_.problem().pool;
-    const kda::CodeFormat format = call.table.quantisation->format;
-    const std::vector<std::size_t> blocks = kda::blocks_of(codes.shape(), scale.shape());
-    const double most = kda::largest_code(format), step = 2 * kda::half_step(format, most);
-    std::vector<std::size_t> found;
-    for (std::size_t p = 0, size = blocks.size(); p < call.pieces.size(); ++p)
-      for (std::size_t i = 0, to = call.pieces[p].to; i < size && call.pieces[p].is_stored(); ++i)
-        if (std::fabs(codes.value(to * size + i)) >= most &&
-            std::fabs(states.value(p * size + i)) <
-                (most - step) * scale.value(to * (scale.size() / call.slots()) + blocks[i]))
-          found.push_back(to * size + i);
-    if (found.empty()) return {};
-    return fmt::format("; {} code{} at the end of {} where the state is not, the first at {}", found.size(),
-                       found.size() == 1 ? " is" : "s are", kda::name_of(format),
-                       kda::place("state_pool", tensor::index_of(codes.shape(), found.front()),
-                                  call.problem.options.state_v_first));
-  }
-
-  /// Of a ring as it is after a call: what is written there is a copy of the call's input, and what the next
-  /// call may read, or is nobody's, is what it was.
-  void judge_ring(const Tensor& after, report::CaseResult& result) const {
-    const kda::PoolCall& call = *context_.problem().pool;
-    const Tensor &before = call.ring.at(after.name()), expected = kda::ring_after(call, after);
-    report::TensorResult judgement =
-        judged_by_bits({after.name(), after.shape(), after.dtype(), false}, after, expected,
-                       comparison_options({}, context_.resources().threads, false), Sameness::data, true,
-                       "rings after a call");
-    const std::size_t rows = call.table.ring.rows, bytes = after.bytes() / (rows * call.slots());
-    const auto is_as = [&](const Tensor& other, const kda::RingRow& row) {
-      return std::memcmp(after.data() + row.number * bytes, other.data() + row.number * bytes, bytes) == 0;
-    };
-    const std::vector<kda::RingRow> judged = kda::ring_rows_after(call);
-    const auto wrong = std::ranges::find_if(judged, [&](const auto& row) { return !is_as(expected, row); });
-    if (judgement.verdict == judge::Verdict::fail && wrong != judged.end())
-      judgement.reason = fmt::format(
-          "slot {}'s ring row {}, {}{}; {}", wrong->number / rows, wrong->number % rows,
-          wrong->of == nullptr ? std::string("which is nobody's")
-          : wrong->token ? fmt::format("for token {} of sequence {}", *wrong->token, wrong->of->tokens.index)
-                         : fmt::format("which holds a token of sequence {}", wrong->of->tokens.index),
-          !wrong->token           ? ", was written"
-          : is_as(before, *wrong) ? ", was not written"
-                                  : ", is not a copy of the call's",
-          judgement.reason);
-    result.tensors.push_back(std::move(judgement));
-  }
-
-  /// Of padding whose o must be zero.
-  void judge_padding(const Tensor& padding, report::CaseResult& result) const {
-    const kda::PoolCall& call = *context_.problem().pool;
-    const std::string name = "padding_output";
-    Tensor zero(name, padding.dtype(), padding.shape());
-    std::memset(zero.data(), 0, zero.bytes());
-    report::TensorResult judgement =
-        judged_by_bits({name, padding.shape(), padding.dtype(), false}, padding, zero,
-                       comparison_options({}, context_.resources().threads, false), Sameness::answers, true,
-                       "options/padding_output");
-    const auto name_row = [&](report::PointResult& point) {
-      std::size_t token = point.index[1];
-      auto row = call.padding.begin();
-      while (token >= row->length()) token -= (row++)->length();
-      point.index[0] = row->batch, point.index[1] = row->begin + token;
-      point.place = kda::place("o", point.index, false);
-      return row->index;
-    };
-    std::ranges::for_each(judgement.points, name_row);
-    if (judgement.worst && judgement.verdict == judge::Verdict::fail)
-      judgement.reason = fmt::format("row {} is padding, and its o is not zero; {}",
-                                     name_row(*judgement.worst), judgement.reason);
-    result.tensors.push_back(std::move(judgement));
   }
 
   /// Of a chunk form of ours that is not finite where the truth is.
