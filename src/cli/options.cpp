@@ -101,14 +101,8 @@ void add_chunk_size(Parser& parser, plan::Request& request) {
 }
 
 void add_oracle_device(Parser& parser, plan::Request& request) {
-  using plan::OracleDeviceChoice;
   parser.choice(
-      "--oracle-device", "DEVICE", {"auto", "cpu", "gpu"},
-      [&](const std::string& device) {
-        request.oracle_device = device == "cpu"   ? OracleDeviceChoice::cpu
-                                : device == "gpu" ? OracleDeviceChoice::gpu
-                                                  : OracleDeviceChoice::automatic;
-      },
+      "--oracle-device", "DEVICE", plan::oracle_devices, request.oracle_device,
       "Where the oracle and twins run; auto (default): on a GPU if that is faster. No bit depends on it");
 }
 

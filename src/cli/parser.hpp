@@ -2,10 +2,13 @@
 // seen by parser.cpp alone.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/words.hpp"
@@ -55,6 +58,15 @@ class Parser {
   void figure(const char* flags, std::optional<double>& target, const std::string& text);
   /// One of a few words.
   void choice(const char* flags, const char* value, const Names& words, Take take, const std::string& text);
+  /// One item of an enumeration, by the words of all, in their order.
+  template <class Enum>
+  void choice(const char* flags, const char* value, std::span<const std::string_view> words,
+              std::optional<Enum>& target, const std::string& text) {
+    const Take take = [words, &target](const std::string& given) {
+      target = static_cast<Enum>(std::ranges::find(words, given) - words.begin());
+    };
+    choice(flags, value, Names(words.begin(), words.end()), take, text);
+  }
   /// Names between commas, repeatable; a comma behind a backslash is part of a name.
   void names(const char* flags, const char* value, std::function<void(Names)> take, const std::string& text);
   /// A value each time it is given.

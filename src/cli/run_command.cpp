@@ -51,12 +51,7 @@ struct RunOptions {
         "oracle, names of recorded outputs, all of these (default: all), or none. replay: compare each GPU\n"
         "variant with its replay on the CPU, bit for bit");
     parser.choice(
-        "--oracle", "KIND", {"dd", "fp64", "none"},
-        [&](const std::string& kind) {
-          request.oracle = kind == "none"   ? plan::OracleChoice::none
-                           : kind == "fp64" ? plan::OracleChoice::fp64
-                                            : plan::OracleChoice::double_double;
-        },
+        "--oracle", "KIND", plan::oracle_words, request.oracle,
         "dd: double-double; fp64: faster, with a bound of its error; none: only against recorded outputs.\n"
         "Without this option large problems take fp64 if that is exact enough");
     add_oracle_device(parser, request);

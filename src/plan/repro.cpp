@@ -106,9 +106,7 @@ class ReproLine {
     if (item_.question == Question::identity || item_.question == Question::faults) return;
     if (!asked_.arithmetic.empty()) add("--arithmetic", join(asked_.arithmetic, ","));
     if (asked_.chunk_size) add("--chunk-size", fmt::format("{}", *asked_.chunk_size));
-    if (asked_.oracle)
-      add("--oracle",
-          *asked_.oracle == OracleChoice::double_double ? "dd" : std::string(name_of(*asked_.oracle)));
+    if (asked_.oracle) add("--oracle", std::string(word_of(*asked_.oracle)));
     if (asked_.oracle_device && *asked_.oracle_device != OracleDeviceChoice::automatic)
       add("--oracle-device", std::string(name_of(*asked_.oracle_device)));
     if (asked_.window && item_.question == Question::growth)

@@ -6,30 +6,6 @@
 
 namespace kda_check::plan {
 
-std::string_view name_of(OracleChoice choice) {
-  switch (choice) {
-    case OracleChoice::double_double:
-      return "double-double";
-    case OracleChoice::fp64:
-      return "fp64";
-    case OracleChoice::none:
-      break;
-  }
-  return "none";
-}
-
-std::string_view name_of(OracleDeviceChoice choice) {
-  switch (choice) {
-    case OracleDeviceChoice::automatic:
-      break;
-    case OracleDeviceChoice::cpu:
-      return "cpu";
-    case OracleDeviceChoice::gpu:
-      return "gpu";
-  }
-  return "auto";
-}
-
 std::optional<kda::OraclePrecision> precision_of(OracleChoice choice) {
   if (choice == OracleChoice::none) return std::nullopt;
   return choice == OracleChoice::fp64 ? kda::OraclePrecision::fp64 : kda::OraclePrecision::double_double;

@@ -74,13 +74,23 @@ struct Expectation {
 };
 
 enum class OracleChoice : unsigned char { double_double, fp64, none };
-std::string_view name_of(OracleChoice choice);  ///< "double-double", "fp64", "none"
+inline constexpr std::string_view oracle_words[] = {"dd", "fp64", "none"};  ///< of --oracle
+constexpr std::string_view word_of(OracleChoice choice) {
+  return oracle_words[static_cast<std::size_t>(choice)];
+}
+/// In reports.
+constexpr std::string_view name_of(OracleChoice choice) {
+  return choice == OracleChoice::double_double ? "double-double" : word_of(choice);
+}
 /// nullopt for none.
 std::optional<kda::OraclePrecision> precision_of(OracleChoice choice);
 
 /// Where the oracle runs, and forwards the twins: automatic is a GPU, where there is one and it pays.
 enum class OracleDeviceChoice : unsigned char { automatic, cpu, gpu };
-std::string_view name_of(OracleDeviceChoice choice);  ///< "auto", "cpu", "gpu"
+inline constexpr std::string_view oracle_devices[] = {"auto", "cpu", "gpu"};  ///< of --oracle-device
+constexpr std::string_view name_of(OracleDeviceChoice choice) {
+  return oracle_devices[static_cast<std::size_t>(choice)];
+}
 
 struct Request {
   Task task = Task::judge;
