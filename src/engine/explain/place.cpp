@@ -133,16 +133,17 @@ class Whereabouts {
   /// "token 127 in columns 32..47, token 191 in columns 0..15 alone", of few rows that err in a tile each,
   /// not all in the same; else empty.
   std::string tiles_text() const {
-    if (tiles_.size() < 2 || sequences_.size() > 1) return {};
+    if (tiles_.empty() || sequences_.size() > 1 ||
+        std::ranges::count(tiles_, tiles_.front()) == std::ssize(tiles_))
+      return {};
     constexpr std::size_t most_said = 3;
     std::vector<std::string> says;
     for (std::size_t i = 0; i < std::min(most_said, wrong_rows_.size()); ++i) {
       const WrongRow& at = wrong_rows_[i];
       const auto start = std::ranges::upper_bound(layout_.starts, at.row) - 1;
       const std::string head = heads_.size() > 1 ? fmt::format(" of head {}", sides_.heads[at.head]) : "";
-      const Tile tile = tile_of(at);
-      says.push_back(
-          fmt::format("token {}{} in columns {}..{}", at.row - *start, head, tile.begin, tile.end - 1));
+      says.push_back(fmt::format("token {}{} in columns {}..{}", at.row - *start, head, tiles_[i].begin,
+                                 tiles_[i].end - 1));
     }
     if (wrong_rows_.size() > most_said) says.emplace_back("...");
     return fmt::format("{} {}: a tile each, not all the same, as of a race", join(says),
@@ -183,7 +184,7 @@ class Whereabouts {
 
   struct Tile {
     std::size_t begin = 0, end = 0;
-    auto operator<=>(const Tile&) const = default;
+    bool operator==(const Tile&) const = default;
   };
   /// Columns as a kernel divides them, in which alone a row errs; empty where it errs otherwise.
   Tile tile_of(const WrongRow& at) const {
@@ -205,12 +206,11 @@ class Whereabouts {
   void look_at_tiles() {
     constexpr std::size_t few = 8;
     if (!is_forward() || wrong_rows_.size() > few) return;
-    for (const WrongRow& at : wrong_rows_) tiles_.insert(tile_of(at));
-    if (tiles_.contains({})) tiles_.clear();
-    for (const Tile& tile : tiles_) {
-      if (tile == *tiles_.begin()) columns_.clear();
+    for (const WrongRow& at : wrong_rows_) tiles_.push_back(tile_of(at));
+    if (std::ranges::find(tiles_, Tile{}) != tiles_.end()) tiles_.clear();
+    if (!tiles_.empty()) columns_.clear();
+    for (const Tile& tile : tiles_)
       for (std::size_t c = tile.begin; c < tile.end; ++c) columns_.insert(c);
-    }
   }
 
   void look_at_columns() {
@@ -242,7 +242,7 @@ class Whereabouts {
   Along of_sequences_, of_heads_, of_rows_;  ///< of all rows
   Along of_columns_;                         ///< of wrong rows
   std::vector<WrongRow> wrong_rows_;
-  std::set<Tile> tiles_;  ///< of these, where each errs in one
+  std::vector<Tile> tiles_;  ///< of these, where each errs in one
   Sums wrong_, before_;
   bool is_zero_ = false, is_nan_ = false;
 };
