@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "kda/truth/gradient_oracle.hpp"
+#include "support/gradients.hpp"
 #include "support/loss.hpp"
 #include "support/problems.hpp"
 
@@ -55,11 +55,6 @@ inline std::vector<NamedSpec> relatives() {
   return specs;
 }
 
-inline kda::GradientTruths gradient_truths(
-    const kda::Problem& problem, int threads = 1,
-    kda::OraclePrecision precision = kda::OraclePrecision::double_double, std::size_t chunk_size = 64) {
-  return kda::run_gradient_oracle(problem, precision, chunk_size, threads);
-}
 inline const kda::GradientTruth& of(const kda::GradientTruths& truths, kda::Gradient gradient) {
   return truths[static_cast<std::size_t>(gradient)];
 }

@@ -35,6 +35,17 @@ ProblemSpec spec_with_options(kda::Gate gate, int options) {
   return spec;
 }
 
+std::vector<ProblemSpec> few_specs() {
+  ProblemSpec plain;
+  plain.T = 75, plain.H = 2, plain.HV = 4, plain.K = 40, plain.V = 21;
+  ProblemSpec bounded = plain, softplus = plain;
+  bounded.qk_l2norm = bounded.beta_sigmoid = bounded.state_v_first = true;
+  bounded.gate = kda::Gate::lower_bound;
+  softplus.beta_sigmoid = softplus.allow_neg_eigval = softplus.qk_l2norm = true;
+  softplus.gate = kda::Gate::softplus, softplus.initial_state = false;
+  return {plain, bounded, softplus};
+}
+
 ProblemSpec packed_spec() {
   ProblemSpec spec;
   spec.K = 64, spec.V = 64, spec.H = 2, spec.HV = 2, spec.T = 300;
@@ -124,11 +135,13 @@ kda::Variant forward_only() {
   return variant;
 }
 
-kda::RunOptions default_options(const kda::Problem& problem, std::string_view variant, DType dtype) {
+kda::RunOptions default_options(const kda::Problem& problem, std::string_view variant, DType dtype,
+                                std::initializer_list<std::string_view> words) {
   kda::RunOptions options;
   options.dtype = dtype;
   options.arithmetic = kda::variant_named(variant).default_arithmetic(problem, dtype);
   options.chunk_size = static_cast<std::size_t>(problem.options.chunk_size);
+  for (const std::string_view word : words) kda::set_axis(options.arithmetic, word);
   return options;
 }
 

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "kda/problem/problem.hpp"
@@ -29,6 +32,8 @@ struct ProblemSpec {
 
 /// The options that every kernel has, by the bits of `options` but for 8, at an odd shape of grouped heads.
 ProblemSpec spec_with_options(kda::Gate gate, int options);
+/// Three of grouped heads at an odd shape, which have every option between them.
+std::vector<ProblemSpec> few_specs();
 /// 300 tokens, of which some sequences have none, one, or as many as a chunk.
 ProblemSpec packed_spec();
 
@@ -48,7 +53,9 @@ std::vector<kda::Variant> cpu_variants();
 /// One that has no backward pass: `naive` as "forwards".
 kda::Variant forward_only();
 
-kda::RunOptions default_options(const kda::Problem& problem, std::string_view variant, numeric::DType dtype);
+/// With these settings besides.
+kda::RunOptions default_options(const kda::Problem& problem, std::string_view variant, numeric::DType dtype,
+                                std::initializer_list<std::string_view> words = {});
 
 /// The oracle's answer, held whole, in the layout of the tensors.
 struct WholeOracle {

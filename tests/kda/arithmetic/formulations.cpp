@@ -178,8 +178,7 @@ TEST_CASE(
   CHECK(error_of(problem, oracle, "chunk", "decay=anchor-bound:16 gates=log2 exponential=cuda-fast") < 1e-4);
 
   const auto differing_before_last = [&](const char* decay) {
-    kda::RunOptions options = test::default_options(problem, "chunk", DType::fp32);
-    kda::set_axis(options.arithmetic, decay);
+    kda::RunOptions options = test::default_options(problem, "chunk", DType::fp32, {decay});
     const tensor::Tensor before = test::run(problem, "chunk", options).o;
     kda::Problem later = kda::clone(problem);
     const std::size_t last = 56;  // the middle row of a block: what rows before it are counted from

@@ -18,38 +18,23 @@ namespace {
 
 kda::RunOptions by_residual(const kda::Problem& problem, DType dtype,
                             const std::vector<std::string>& words = {}) {
-  kda::RunOptions options = test::default_options(problem, "chunk", dtype);
-  kda::set_axis(options.arithmetic, "delta=residual");
+  kda::RunOptions options = test::default_options(problem, "chunk", dtype, {"delta=residual"});
   for (const std::string& word : words) kda::set_axis(options.arithmetic, word);
   return options;
 }
 
 std::vector<ProblemSpec> specs() {
-  std::vector<ProblemSpec> specs(4);
-  specs[0].T = 75, specs[0].H = 2, specs[0].HV = 4, specs[0].K = 40, specs[0].V = 21;
-  specs[1] = specs[0];
-  specs[1].qk_l2norm = specs[1].beta_sigmoid = specs[1].state_v_first = true;
-  specs[1].gate = kda::Gate::lower_bound, specs[1].chunk_size = 16;
+  std::vector<ProblemSpec> specs = test::few_specs();
+  specs[1].chunk_size = 16;
   specs[2] = test::packed_spec();
   specs[2].gate = kda::Gate::softplus, specs[2].initial_state = false;
-  specs[3] = specs[0];
+  specs.push_back(specs[0]);
   specs[3].strength = Strength::gates, specs[3].chunk_size = 32;
   return specs;
 }
 
 void check_gradients(const kda::Problem& problem, const kda::RunOptions& options, double limit) {
-  const kda::GradientTensors got = kda::run_chunk_backward(problem, options);
-  const kda::GradientTruths truths =
-      kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 2);
-  std::size_t compared = 0;
-  for (const kda::GradientRow& row : kda::gradients()) {
-    const auto g = static_cast<std::size_t>(row.gradient);
-    if (got[g].empty()) continue;
-    INFO(row.name);
-    ++compared;
-    CHECK(test::rms_ratio(got[g], test::values_of(truths[g])) <= limit);
-  }
-  CHECK(compared >= 5);
+  test::check_near(kda::run_chunk_backward(problem, options), test::gradient_truths(problem), limit);
 }
 
 }  // namespace
@@ -77,21 +62,19 @@ TEST_CASE("under h100-mma gradients err as bf16 does, and at most a twentieth mo
   spec.T = 200, spec.H = spec.HV = 2, spec.K = 64, spec.V = 48, spec.dtype = DType::bf16;
   spec.qk_l2norm = spec.beta_sigmoid = true, spec.gate = kda::Gate::softplus;
   const kda::Problem problem = test::with_loss(test::make_problem(spec));
-  const kda::GradientTruths truths =
-      kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 2);
+  const kda::GradientTruths truths = test::gradient_truths(problem);
   const auto gradients = [&](const char* preset) {
-    kda::RunOptions options = test::default_options(problem, "chunk", DType::bf16);
-    kda::set_axis(options.arithmetic, preset);
+    kda::RunOptions options = test::default_options(problem, "chunk", DType::bf16, {preset});
     return kda::run_chunk_backward(problem, options);
   };
   const kda::GradientTensors mma = gradients("h100-mma"), fla = gradients("fla");
   for (const kda::GradientRow& row : kda::gradients()) {
     const auto g = static_cast<std::size_t>(row.gradient);
     if (mma[g].empty()) continue;
-    const double error = test::rms_ratio(mma[g], test::values_of(truths[g]));
+    const double error = test::rms_ratio(mma[g], truths[g]);
     INFO(row.name << " " << error);
     CHECK(error < 8e-3);
-    CHECK(error < 1.05 * test::rms_ratio(fla[g], test::values_of(truths[g])));
+    CHECK(error < 1.05 * test::rms_ratio(fla[g], truths[g]));
   }
 }
 
@@ -114,11 +97,7 @@ TEST_CASE("with delta=residual dw is formed for those who ask, and nothing follo
     INFO(row.name);
     CHECK(test::rms_ratio(computed[s], exact) <= 1e-12);
   }
-  for (const kda::GradientRow& row : kda::gradients()) {
-    const auto g = static_cast<std::size_t>(row.gradient);
-    if (plain[g].empty()) continue;
-    CHECK(test::differing_bits(plain[g], asked[g]) == 0);
-  }
+  CHECK(test::differing(plain, asked) == 0);
 }
 
 }  // namespace residual_backward_tests

@@ -35,8 +35,8 @@ std::map<std::string, std::size_t> differing(const fixture::Fixture& file, const
 TEST_CASE("FLA's fused_recurrent_kda is replayed in every bit", "[triton]") {
   std::size_t compared = 0;
   for (const Capture& capture : captures_of("fla_recurrent")) {
-    kda::RunOptions options = test::default_options(capture.problem, "recurrent", capture.problem.dtype());
-    kda::set_axis(options.arithmetic, "fla-recurrent");
+    kda::RunOptions options =
+        test::default_options(capture.problem, "recurrent", capture.problem.dtype(), {"fla-recurrent"});
     const kda::Answer answer = test::run(capture.problem, "recurrent", options);
     for (const auto& [tensor, count] : differing(capture.file, "fla_recurrent", answer)) {
       CAPTURE(capture.name, tensor);
@@ -51,9 +51,8 @@ TEST_CASE("FLA's chunk_kda is replayed forwards in every bit, and so is every st
   std::size_t compared = 0, stages = 0;
   for (const Capture& capture : captures_of("fla_chunk")) {
     const kda::Problem& problem = capture.problem;
-    kda::RunOptions options = test::default_options(problem, "chunk", problem.dtype());
-    kda::set_axis(options.arithmetic, "fla");
-    kda::set_axis(options.arithmetic, launch_of(capture.name));
+    kda::RunOptions options =
+        test::default_options(problem, "chunk", problem.dtype(), {"fla", launch_of(capture.name)});
     kda::StageTensors told = kda::allocate_stages(problem, options.chunk_size, DType::fp32);
     options.stages.computed = &told;
     const kda::Answer answer = test::run(problem, "chunk", options);
@@ -183,8 +182,7 @@ TEST_CASE("rows of one element are normalised in Triton's order, too", "[triton]
   const test::WholeOracle exact = test::whole_oracle(problem);
   for (const auto& [variant, preset] : {std::pair("chunk", "fla"), std::pair("recurrent", "fla-recurrent")}) {
     CAPTURE(preset);
-    kda::RunOptions options = test::default_options(problem, variant, DType::fp32);
-    kda::set_axis(options.arithmetic, preset);
+    kda::RunOptions options = test::default_options(problem, variant, DType::fp32, {preset});
     CHECK(test::rms_ratio(test::run(problem, variant, options).o, exact.o) < 1e-2);
   }
 }

@@ -30,9 +30,8 @@ struct Compared {
   std::size_t gradients = 0, differing = 0;
 };
 Compared compared(const Capture& capture) {
-  kda::RunOptions options = test::default_options(capture.problem, "chunk", capture.problem.dtype());
-  kda::set_axis(options.arithmetic, "fla");
-  kda::set_axis(options.arithmetic, test::launch_of(capture.name));
+  kda::RunOptions options = test::default_options(capture.problem, "chunk", capture.problem.dtype(),
+                                                  {"fla", test::launch_of(capture.name)});
   const kda::GradientTensors got = kda::variant_named("chunk").run_backward(capture.problem, options);
   Compared result;
   for (const kda::GradientRow& row : kda::gradients()) {
@@ -71,18 +70,14 @@ TEST_CASE("FLA's chunk_kda is replayed backwards in every bit", "[triton][backwa
 
 TEST_CASE("Triton's order leaves gradients what they are, whatever the shape, options and formulation",
           "[triton][backward]") {
-  std::vector<ProblemSpec> specs(3);
-  specs[0].T = 75, specs[0].H = 2, specs[0].HV = 4, specs[0].K = 40, specs[0].V = 21;
-  specs[1] = specs[0];
-  specs[1].qk_l2norm = specs[1].beta_sigmoid = specs[1].state_v_first = true;
-  specs[1].gate = kda::Gate::lower_bound, specs[1].K = 70, specs[1].HV = 12;
+  std::vector<ProblemSpec> specs = test::few_specs();
+  specs[1].K = 70, specs[1].HV = 12;
   specs[2] = test::packed_spec();
   specs[2].beta_sigmoid = specs[2].allow_neg_eigval = specs[2].qk_l2norm = true;
   specs[2].gate = kda::Gate::softplus, specs[2].initial_state = false, specs[2].V = 130;
   for (const ProblemSpec& spec : specs) {
     const kda::Problem problem = test::with_loss(test::make_problem(spec));
-    const kda::GradientTruths truths =
-        kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
+    const kda::GradientTruths truths = test::gradient_truths(problem);
     for (const char* const word :
          {"decay=anchor-pair", "decay=anchor-mid", "decay=pair", "decay=anchor-first:16", "launch=wy:32x64x2",
           "launch=intra:8+reverse-scan:2+gate-backward:32"})
@@ -98,8 +93,7 @@ TEST_CASE("Triton's order leaves gradients what they are, whatever the shape, op
           if (got[g].empty()) continue;
           CAPTURE(word, chunk_size, got[g].name(), spec.K);
           // Sums of a tensor core are cut, not rounded: a unit a group instead of half a unit.
-          CHECK(test::rms_ratio(got[g], test::values_of(truths[g])) <=
-                8 * test::rms_ratio(plain[g], test::values_of(truths[g])));
+          CHECK(test::rms_ratio(got[g], truths[g]) <= 8 * test::rms_ratio(plain[g], truths[g]));
         }
       }
   }
@@ -109,8 +103,7 @@ TEST_CASE("gradients in Triton's order do not depend on threads", "[triton][back
   ProblemSpec spec = test::packed_spec();
   spec.H = 3, spec.HV = 6, spec.gate = kda::Gate::softplus, spec.qk_l2norm = true;
   const kda::Problem problem = test::with_loss(test::make_problem(spec));
-  kda::RunOptions options = test::default_options(problem, "chunk", DType::bf16);
-  kda::set_axis(options.arithmetic, "fla");
+  kda::RunOptions options = test::default_options(problem, "chunk", DType::bf16, {"fla"});
   const kda::GradientTensors one = kda::run_chunk_backward(problem, options);
   options.threads = 5;
   CHECK(test::differing(one, kda::run_chunk_backward(problem, options)) == 0);

@@ -99,8 +99,7 @@ TEST_CASE("masked after the exponentials, o is finite and every gradient through
   const double edge = 88.72283905206835 / 63;  // ln FLT_MAX over the rows above the diagonal
   for (const double g : {-5.0, -1.001 * edge, -0.999 * edge}) {
     const kda::Problem problem = built(fmt::format("bwd_masked_exp:g={}{}", g, small));
-    kda::RunOptions late = test::default_options(problem, "chunk", DType::fp32);
-    kda::set_axis(late.arithmetic, "decay=pair-late");
+    kda::RunOptions late = test::default_options(problem, "chunk", DType::fp32, {"decay=pair-late"});
     CHECK(finite(test::run(problem, "chunk", late).o));
     const GradientTensors got = kda::variant_named("chunk").run_backward(problem, late);
     const bool overflows = g < -edge;

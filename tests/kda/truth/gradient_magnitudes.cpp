@@ -92,8 +92,7 @@ TEST_CASE("dg of the first token is exactly zero without an initial state, where
           "[gradients]") {
   ProblemSpec spec;
   spec.initial_state = false, spec.T = 40;
-  const GradientTruths truths =
-      test::gradient_truths(test::problem_with_loss(spec), 1, kda::OraclePrecision::double_double, 16);
+  const GradientTruths truths = test::gradient_truths(test::problem_with_loss(spec), 16);
   const GradientTruth& dg = of(truths, Gradient::dg);
   for (std::size_t k = 0; k < spec.K; ++k) {
     CHECK(dg.hi[k] == 0);
@@ -107,7 +106,7 @@ TEST_CASE("the chunk magnitude of dg is summed from the end of the chunk", "[gra
   ProblemSpec spec;
   spec.T = 20;
   const kda::Problem problem = test::problem_with_loss(spec);
-  const GradientTruths truths = test::gradient_truths(problem, 1, kda::OraclePrecision::double_double, 8);
+  const GradientTruths truths = test::gradient_truths(problem, 8);
   const GradientTruth &dq = of(truths, Gradient::dq), &dk = of(truths, Gradient::dk),
                       &dg = of(truths, Gradient::dg);
   const test::WholeOracle answer = test::whole_oracle(problem);

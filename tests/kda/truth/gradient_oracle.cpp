@@ -138,7 +138,7 @@ TEST_CASE("the gradients agree with MPFR at 200 bits to 1e-27 of the magnitude",
 TEST_CASE("the fp64 oracle's gradients are as exact as fp64 allows", "[gradients]") {
   for (const auto& [name, spec] : test::every_option()) {
     const kda::Problem problem = test::problem_with_loss(spec);
-    const GradientTruths got = test::gradient_truths(problem, 1, kda::OraclePrecision::fp64);
+    const GradientTruths got = test::gradient_truths(problem, 64, kda::OraclePrecision::fp64);
     test::BigReverse reverse(problem);
     for (const kda::GradientRow& row : kda::gradients()) {
       INFO(name << ": " << row.name);
@@ -155,7 +155,7 @@ TEST_CASE("the gradients agree with torch's in fp64 to 1e-12, all that the fixtu
     const kda::Problem problem = file.read_problem();
     const fixture::ExpectedGroup* const torch = file.expected_named("torch_fp64");
     if (!problem.has_loss() || torch == nullptr) continue;
-    const GradientTruths truths = test::gradient_truths(problem, 2);
+    const GradientTruths truths = test::gradient_truths(problem);
     for (const kda::GradientRow& row : kda::gradients()) {
       INFO(file.name() << ": " << row.name);
       const auto* const recorded = torch->tensor(row.name);
@@ -216,7 +216,9 @@ TEST_CASE("the gradients' oracle gives the same bits on any number of threads", 
   ProblemSpec spec = test::every_option()[2].second;
   spec.T = 70, spec.K = 20, spec.V = 35;
   const kda::Problem problem = test::problem_with_loss(spec);
-  const GradientTruths one = test::gradient_truths(problem, 1), three = test::gradient_truths(problem, 3);
+  constexpr auto precision = kda::OraclePrecision::double_double;
+  const GradientTruths one = test::gradient_truths(problem, 64, precision, 1),
+                       three = test::gradient_truths(problem, 64, precision, 3);
   for (std::size_t i = 0; i < kda::gradient_count; ++i) check_same(one[i], three[i]);
 }
 

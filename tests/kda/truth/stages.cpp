@@ -90,8 +90,7 @@ TEST_CASE("chunk in fp64 computes every stage to its last digits", "[stages]") {
     const kda::StageTruths truths = kda::run_stage_oracle(problem, C, 1);
     for (const char* const scale : {"scale=scores", "scale=q", "scale=q-late", "scale=output"}) {
       kda::StageTensors computed = kda::allocate_stages(problem, C, DType::fp64);
-      kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64);
-      kda::set_axis(options.arithmetic, scale);
+      kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64, {scale});
       options.stages.computed = &computed;
       test::run(problem, "chunk", options);
       for (const kda::StageRow& row : kda::stages())
@@ -118,8 +117,7 @@ TEST_CASE("given exact stages the output is exact, whatever scale multiplies", "
         kda::rounded_stages(kda::run_stage_oracle(problem, C, 1), problem, C, DType::fp64);
     const test::WholeOracle oracle = test::whole_oracle(problem);
     for (const char* const scale : {"scale=scores", "scale=q", "scale=q-late", "scale=output"}) {
-      kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64);
-      kda::set_axis(options.arithmetic, scale);
+      kda::RunOptions options = test::default_options(problem, "chunk", DType::fp64, {scale});
       options.stages.given = &exact;
       options.stages.use_given.fill(true);
       CAPTURE(scale, spec.T);

@@ -39,18 +39,6 @@ std::vector<numeric::DoubleDouble> exactly(const tensor::Tensor& tensor) {
   return values;
 }
 
-std::vector<ProblemSpec> specs_with_every_option() {
-  std::vector<ProblemSpec> specs(3);
-  specs[0].T = 75, specs[0].H = 2, specs[0].HV = 4, specs[0].K = 40, specs[0].V = 21;
-  specs[1] = specs[0];
-  specs[1].qk_l2norm = specs[1].beta_sigmoid = specs[1].state_v_first = true;
-  specs[1].gate = kda::Gate::lower_bound;
-  specs[2] = specs[0];
-  specs[2].beta_sigmoid = specs[2].allow_neg_eigval = specs[2].qk_l2norm = true;
-  specs[2].gate = kda::Gate::softplus, specs[2].initial_state = false;
-  return specs;
-}
-
 void check_against_autograd(std::string_view variant, double limit) {
   std::size_t compared = 0;
   for (const std::string& path : files_with_gradients()) {
@@ -85,8 +73,7 @@ TEST_CASE("a token form backwards in fp32 is within 64 units of the magnitude on
   for (const std::string& path : files_with_gradients()) {
     const fixture::Fixture file = fixture::Fixture::open(path);
     const kda::Problem problem = file.read_problem();
-    const kda::GradientTruths truths =
-        kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
+    const kda::GradientTruths truths = test::gradient_truths(problem);
     for (const std::string_view variant : {"naive", "recurrent"}) {
       const kda::GradientTensors got = kda::variant_named(variant).run_backward(
           problem, test::default_options(problem, variant, DType::fp32));
@@ -106,12 +93,11 @@ TEST_CASE("a token form backwards in fp32 is within 64 units of the magnitude on
 
 TEST_CASE("a running sum gives the same gradients through the fast kernels and those for any arithmetic",
           "[backward]") {
-  for (const ProblemSpec& spec : specs_with_every_option())
+  for (const ProblemSpec& spec : test::few_specs())
     for (const char* const contraction : {"contraction=fused", "contraction=separate"})
       for (const DType dtype : {DType::fp32, DType::fp64}) {
         const kda::Problem problem = test::with_loss(test::make_problem(spec));
-        kda::RunOptions options = test::default_options(problem, "recurrent", dtype);
-        kda::set_axis(options.arithmetic, contraction);
+        kda::RunOptions options = test::default_options(problem, "recurrent", dtype, {contraction});
         const kda::GradientTensors fast = kda::run_recurrent_backward(problem, options);
         kda::set_axis(options.arithmetic, "reduction=blocks:1024");  // one block: the same running sum
         CHECK(test::differing(fast, kda::run_recurrent_backward(problem, options)) == 0);
@@ -121,26 +107,20 @@ TEST_CASE("a running sum gives the same gradients through the fast kernels and t
 }
 
 TEST_CASE("gradients of a norm that has scale in it are those of the oracle", "[backward]") {
-  for (const ProblemSpec& spec : specs_with_every_option()) {
+  for (const ProblemSpec& spec : test::few_specs()) {
     const kda::Problem problem = test::with_loss(test::make_problem(spec));
-    const kda::GradientTruths truths =
-        kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 1);
+    const kda::GradientTruths truths = test::gradient_truths(problem);
     for (const char* const variant : {"naive", "recurrent"}) {
-      kda::RunOptions options = test::default_options(problem, variant, DType::fp32);
-      kda::set_axis(options.arithmetic, "special=fast-division");
-      kda::set_axis(options.arithmetic, "scale=norm");
-      const kda::GradientTensors got = kda::variant_named(variant).run_backward(problem, options);
-      for (std::size_t g = 0; g < kda::gradient_count; ++g) {
-        if (got[g].empty()) continue;
-        CAPTURE(got[g].name(), variant);
-        CHECK(test::rms_ratio(got[g], test::values_of(truths[g])) <= 1e-5);
-      }
+      kda::RunOptions options =
+          test::default_options(problem, variant, DType::fp32, {"special=fast-division", "scale=norm"});
+      INFO(variant);
+      test::check_near(kda::variant_named(variant).run_backward(problem, options), truths, 1e-5);
     }
   }
 }
 
 TEST_CASE("naive adds up its gradients in the order that is asked for", "[backward]") {
-  for (const ProblemSpec& spec : specs_with_every_option()) {
+  for (const ProblemSpec& spec : test::few_specs()) {
     const kda::Problem problem = test::with_loss(test::make_problem(spec));
     kda::RunOptions options = test::default_options(problem, "naive", DType::fp32);
     const auto gradients = [&](const char* const word) {
@@ -194,8 +174,7 @@ TEST_CASE("threads that share a head leave the same bits, whatever they add up",
   for (const ProblemSpec& spec : {plain, gated, packed}) {
     const kda::Problem problem = test::with_loss(test::make_problem(spec));
     for (const char* const reduction : {"reduction=sequential", "reduction=pairwise"}) {
-      kda::RunOptions options = test::default_options(problem, "recurrent", DType::fp32);
-      kda::set_axis(options.arithmetic, reduction);
+      kda::RunOptions options = test::default_options(problem, "recurrent", DType::fp32, {reduction});
       const kda::GradientTensors alone = kda::run_recurrent_backward(problem, options);
       for (const int threads : {2, 7}) {
         options.threads = threads;
@@ -206,7 +185,7 @@ TEST_CASE("threads that share a head leave the same bits, whatever they add up",
 }
 
 TEST_CASE("chunk has the gradients of recurrent in every decay form, inverse and chunk size", "[backward]") {
-  for (const ProblemSpec& spec : specs_with_every_option()) {
+  for (const ProblemSpec& spec : test::few_specs()) {
     const kda::Problem problem = test::with_loss(test::make_problem(spec));
     const kda::GradientTensors exact =
         kda::run_recurrent_backward(problem, test::default_options(problem, "recurrent", DType::fp64));

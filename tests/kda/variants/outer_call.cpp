@@ -11,8 +11,7 @@ using numeric::DType;
 namespace {
 
 kda::RunOptions options_with(const kda::Problem& problem, std::string_view variant, const char* word) {
-  kda::RunOptions options = test::default_options(problem, variant, problem.dtype());
-  kda::set_axis(options.arithmetic, word);
+  kda::RunOptions options = test::default_options(problem, variant, problem.dtype(), {word});
   return options;
 }
 

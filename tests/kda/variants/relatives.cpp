@@ -68,9 +68,6 @@ kda::Problem with_strength(const kda::Problem& problem, Strength strength) {
 kda::GradientTensors backward(const kda::Problem& problem, std::string_view name, DType dtype) {
   return kda::variant_named(name).run_backward(problem, test::default_options(problem, name, dtype));
 }
-kda::GradientTruths truths_of(const kda::Problem& problem) {
-  return kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 32, 1);
-}
 std::size_t index(Gradient gradient) { return static_cast<std::size_t>(gradient); }
 
 std::string refusal(kda::Problem& problem) {
@@ -92,20 +89,14 @@ TEST_CASE(
       const kda::Problem problem =
           test::with_loss(test::make_problem(spec_of(scalar_decay, strength, DType::fp64)));
       const test::WholeOracle oracle = test::whole_oracle(problem);
-      const kda::GradientTruths truths = truths_of(problem);
+      const kda::GradientTruths truths = test::gradient_truths(problem, 32);
       for (const char* const name : {"naive", "recurrent", "chunk"}) {
         if (std::string_view(name) == "chunk" && !has_chunk_form(strength)) continue;
         CAPTURE(name, scalar_decay, static_cast<int>(strength));
         const kda::Answer answer = test::run(problem, name, DType::fp64);
         CHECK(test::rms_ratio(answer.o, oracle.o) <= 1e-12);
         CHECK(test::rms_ratio(answer.final_state, oracle.final_state) <= 1e-12);
-        const kda::GradientTensors got = backward(problem, name, DType::fp64);
-        for (const kda::GradientRow& row : kda::gradients()) {
-          if (!kda::has_gradient(problem, row.gradient)) continue;
-          CAPTURE(row.name);
-          CHECK(test::rms_ratio(got[index(row.gradient)], test::values_of(truths[index(row.gradient)])) <=
-                1e-11);
-        }
+        test::check_near(backward(problem, name, DType::fp64), truths, 1e-11);
       }
     }
 }
@@ -115,17 +106,16 @@ TEST_CASE("any arithmetic of the token forms takes every relative, and 16-bit in
     for (const Strength strength : {Strength::head, Strength::value, Strength::gates}) {
       const kda::Problem problem = test::with_loss(test::make_problem(spec_of(true, strength, dtype)));
       const test::WholeOracle oracle = test::whole_oracle(problem);
-      const kda::GradientTruths truths = truths_of(problem);
+      const kda::GradientTruths truths = test::gradient_truths(problem, 32);
       for (const char* const name : {"naive", "recurrent"})
         for (const char* const word : {"reduction=tree:32", "subnormals=flush", "update=decay-fused"}) {
-          kda::RunOptions options = test::default_options(problem, name, dtype);
-          kda::set_axis(options.arithmetic, word);
+          kda::RunOptions options = test::default_options(problem, name, dtype, {word});
           CAPTURE(name, word, static_cast<int>(strength), static_cast<int>(dtype));
           const double unit = dtype == DType::fp32 ? 2e-6 : dtype == DType::fp16 ? 1e-3 : 8e-3;
           CHECK(test::rms_ratio(test::run(problem, name, options).o, oracle.o) <= unit);
           const kda::GradientTensors got = kda::variant_named(name).run_backward(problem, options);
           for (const Gradient gradient : {Gradient::dk, Gradient::dv, Gradient::dg})
-            CHECK(test::rms_ratio(got[index(gradient)], test::values_of(truths[index(gradient)])) <= unit);
+            CHECK(test::rms_ratio(got[index(gradient)], truths[index(gradient)]) <= unit);
         }
     }
 }
@@ -146,7 +136,8 @@ TEST_CASE("one decay for all K is that decay in every channel, bit for bit", "[r
 TEST_CASE("the gradient of one decay for all K is the sum of those of the channels", "[relatives]") {
   const kda::Problem problem =
       test::with_loss(test::make_problem(spec_of(true, Strength::head, DType::fp64)));
-  const kda::GradientTruths narrow = truths_of(problem), wide = truths_of(with_channels(problem));
+  const kda::GradientTruths narrow = test::gradient_truths(problem, 32),
+                            wide = test::gradient_truths(with_channels(problem), 32);
   const std::size_t K = problem.dimensions().K;
   for (const Gradient gradient : {Gradient::dg, Gradient::ddt_bias})
     for (std::size_t i = 0; i < narrow[index(gradient)].hi.size(); ++i) {
