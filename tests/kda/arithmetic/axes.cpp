@@ -47,36 +47,9 @@ std::vector<std::string> common_values() {
                                "special=fast-signed", "subnormals=flush"});
   for (const char* const storage : {"none", "upstream", "fla", "triton", "flash-kda", "sglang-jax"})
     values.push_back(fmt::format("storage={}", storage));
-  for (const char* const stage : {"products",
-                                  "normalised",
-                                  "decay",
-                                  "g_cumsum",
-                                  "exponentials",
-                                  "score_operands",
-                                  "off_diagonal",
-                                  "Aqk",
-                                  "L",
-                                  "inverse_operands",
-                                  "Akk_inv",
-                                  "beta_key",
-                                  "operands",
-                                  "w",
-                                  "u",
-                                  "prediction",
-                                  "v_new",
-                                  "tensor_core",
-                                  "state",
-                                  "carry",
-                                  "scores",
-                                  "residual",
-                                  "o_inter",
-                                  "o_intra",
-                                  "initial_state",
-                                  "g",
-                                  "beta",
-                                  "kg"})
+  for (const CastPointRow& point : cast_point_rows())
     for (const char* const format : {"bf16", "fp16", "tf32"})
-      values.push_back(fmt::format("storage={}@{}", format, stage));
+      values.push_back(fmt::format("storage={}@{}", format, point.name));
   return values;
 }
 
@@ -99,8 +72,7 @@ std::vector<std::string> chunk_values() {
   }
   values.insert(values.end(), {"inverse=eliminate:8", "inverse=eliminate:16", "inverse=chains:8",
                                "inverse=chains:16", "inverse=doubling-wide:8", "inverse=doubling-wide:16",
-                               "segments=none", "segments=sequential:3", "segments=tree:3",
-                               "storage=bf16@transition", "storage=fp16@segment_state"});
+                               "segments=none", "segments=sequential:3", "segments=tree:3"});
   return values;
 }
 
