@@ -1,13 +1,10 @@
 // The kernels of the CPU compiled for a GPU: the same bits, in every arithmetic, whatever the problem.
 #include <cstring>
-#include <filesystem>
 
-#include "fixture/fixture.hpp"
 #include "hypotheses/spread.hpp"
-#include "kda/regimes/regimes.hpp"
 #include "kda/variants/gpu_emulation.hpp"
 #include "support/gpu.hpp"
-#include "support/loss.hpp"
+#include "support/gpu_problems.hpp"
 
 namespace cpu_kernels_tests {
 
@@ -118,25 +115,17 @@ TEST_CASE("CPU kernels on a GPU give the same bits in every arithmetic", "[emula
 TEST_CASE("CPU kernels on a GPU give the same bits with every option, shape and length",
           "[emulation][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
-    for (int options = 0; options < 64; options += 3) {
-      ProblemSpec spec = test::spec_with_options(gate, options);
-      spec.T = 90, spec.safe_gate = options & 8;
-      spec.dtype = options % 2 == 0 ? DType::bf16 : DType::fp32;
-      INFO("gate " << kda::name_of(gate) << " options " << options);
-      check(test::with_loss(test::make_problem(spec, static_cast<std::uint64_t>(options))), spec.dtype);
-    }
-  for (const std::size_t K : {1, 5, 33, 64, 100, 128, 256})
-    for (const std::size_t V : {1, 3, 33, 70, 128}) {
-      ProblemSpec spec;
-      spec.K = K, spec.V = V, spec.T = 17 + (K * 7 + V) % 130, spec.H = 1 + K % 2,
-      spec.HV = spec.H * (1 + V % 3);
-      spec.B = 1 + V % 2, spec.state_v_first = V % 3 == 0, spec.safe_gate = K % 2 == 0;
-      spec.qk_l2norm = K % 3 == 0, spec.initial_state = V % 4 != 0;
-      spec.chunk_size = K % 3 == 0 ? 64 : K % 3 == 1 ? 32 : 16;
-      INFO("K " << K << " V " << V << " T " << spec.T << " chunk " << spec.chunk_size);
-      check(test::with_loss(test::make_problem(spec, K * 1000 + V)), DType::fp32);
-    }
+  test::with_every_option(
+      90,
+      [](ProblemSpec spec, std::size_t options) {
+        spec.dtype = options % 2 == 0 ? DType::bf16 : DType::fp32;
+        check(test::with_loss(test::make_problem(spec, options)), spec.dtype);
+      },
+      3);
+  test::in_shapes({1, 5, 33, 64, 100, 128, 256}, {1, 3, 33, 70, 128}, 17, 130,
+                  [](const ProblemSpec& spec, std::uint64_t seed) {
+                    check(test::with_loss(test::make_problem(spec, seed)), DType::fp32);
+                  });
   ProblemSpec packed = test::packed_spec();
   for (const int chunk : {16, 32, 64}) {
     packed.chunk_size = chunk;
@@ -177,24 +166,19 @@ TEST_CASE("CPU kernels on a GPU go through every way to compute on a few problem
 
 TEST_CASE("twins on a GPU have the bits of those on a CPU", "[emulation]") {
   KDA_CHECK_NEEDS_GPU();
-  std::vector<std::string> files = test::large_fixture_files();
-  for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures()))
-    files.push_back(entry.path().string());
-  for (const std::string& path : files) {
-    kda::Problem problem = fixture::Fixture::open(path).read_problem();
-    if (problem.dtype() == DType::fp64) continue;
-    if (!problem.has_loss()) test::add_loss(problem);
+  test::on_fixtures([](kda::Problem of) {
+    const kda::Problem problem = test::with_any_loss(std::move(of));
+    if (problem.dtype() == DType::fp64) return;
     for (const numeric::ComputeFormat compute :
          {numeric::ComputeFormat::fp32, numeric::ComputeFormat::tf32, numeric::ComputeFormat::bf16})
       for (const kda::Pass pass : kda::every_pass)
         for (const hypotheses::Twin& twin :
              hypotheses::spread_of_class(problem, pass, compute, problem.dtype()).twins) {
-          INFO(path << ", " << kda::name_of(pass) << ": "
-                    << kda::describe(twin.options.arithmetic, twin.variant->axes));
+          INFO(kda::name_of(pass) << ": " << kda::describe(twin.options.arithmetic, twin.variant->axes));
           if (pass == kda::Pass::backward && problem.dimensions().has_scalar_decay) continue;
           CHECK(differing(problem, twin.variant->name, twin.options, pass) == 0);
         }
-  }
+  });
 }
 
 TEST_CASE("twins that run side by side on a GPU answer as each alone, and come in their order",

@@ -2,11 +2,10 @@
 // pieces.
 #include "kda/truth/oracle.hpp"
 
-#include "fixture/fixture.hpp"
 #include "kda/gpu/kept_inputs.hpp"
-#include "kda/regimes/regimes.hpp"
 #include "kda/truth/gpu_oracle.hpp"
 #include "support/gpu.hpp"
+#include "support/gpu_problems.hpp"
 
 namespace oracle_tests {
 
@@ -51,22 +50,13 @@ Recorded recorded(const kda::Problem& problem, const kda::OracleOptions& options
   return result;
 }
 
-/// Which NaN an operation gives differs between processors.
-std::size_t differing(const std::vector<double>& a, const std::vector<double>& b) {
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    count += std::memcmp(&a[i], &b[i], sizeof(double)) != 0 && !(a[i] != a[i] && b[i] != b[i]);
-  return count;
-}
-
 void check_oracle(const kda::Problem& problem, const kda::HeadRange& heads = {}) {
   for (const OraclePrecision precision : {OraclePrecision::double_double, OraclePrecision::fp64}) {
     INFO((precision == OraclePrecision::fp64 ? "fp64" : "double-double"));
     const Recorded cpu = recorded(problem, precision, heads),
                    gpu = recorded(problem, {precision, OracleDevice::gpu}, heads);
     CHECK(cpu.calls == gpu.calls);
-    REQUIRE(cpu.values.size() == gpu.values.size());
-    CHECK(differing(cpu.values, gpu.values) == 0);
+    CHECK(test::differing(cpu.values, gpu.values) == 0);
   }
 }
 
@@ -74,35 +64,21 @@ void check_oracle(const kda::Problem& problem, const kda::HeadRange& heads = {})
 
 TEST_CASE("the oracle has the CPU's bits on every fixture", "[oracle]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::string& path : test::all_fixture_files()) {
-    INFO(path);
-    check_oracle(fixture::Fixture::open(path).read_problem());
-  }
+  test::on_fixtures([](const kda::Problem& problem) { check_oracle(problem); });
 }
 
 TEST_CASE("the oracle has the CPU's bits on every regime", "[oracle]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const kda::Recipe& recipe : kda::recipes())
-    for (const DType dtype : {DType::fp64, DType::fp32, DType::bf16, DType::fp16}) {
-      const std::string words = std::string(recipe.name) + ":dtype=" + std::string(numeric::name_of(dtype));
-      INFO(words);
-      const kda::Problem problem = kda::parse_regime(words).build();
-      if (kda::gpu_oracle_unavailable(problem.dimensions()).empty()) check_oracle(problem);
-    }
+  test::on_regimes(test::every_dtype, [](const kda::Problem& problem, DType) {
+    if (kda::gpu_oracle_unavailable(problem.dimensions()).empty()) check_oracle(problem);
+  });
 }
 
 TEST_CASE("the oracle has the CPU's bits in every shape", "[oracle][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::size_t K : {1, 5, 16, 20, 31, 33, 60, 64, 100, 128, 130, 200, 256})
-    for (const std::size_t V : {1, 3, 33, 64, 70, 128}) {
-      ProblemSpec spec;
-      spec.K = K, spec.V = V, spec.T = 17 + (K * 7 + V) % 60, spec.H = 1 + K % 2,
-      spec.HV = spec.H * (1 + V % 3);
-      spec.B = 1 + V % 2, spec.state_v_first = V % 3 == 0;
-      spec.qk_l2norm = K % 3 == 0, spec.initial_state = V % 4 != 0;
-      INFO("K " << K << " V " << V << " T " << spec.T);
-      check_oracle(test::make_problem(spec, K * 1000 + V));
-    }
+  test::in_shapes(
+      {1, 5, 16, 20, 31, 33, 60, 64, 100, 128, 130, 200, 256}, {1, 3, 33, 64, 70, 128}, 17, 60,
+      [](const ProblemSpec& spec, std::uint64_t seed) { check_oracle(test::make_problem(spec, seed)); });
 }
 
 TEST_CASE("the oracle has the CPU's bits with many heads, each way of cutting columns", "[oracle]") {
@@ -131,15 +107,10 @@ TEST_CASE("the oracle has the CPU's bits over many steps of a sequence", "[oracl
 
 TEST_CASE("the oracle has the CPU's bits with every option", "[oracle][small]") {
   KDA_CHECK_NEEDS_GPU();
-  constexpr DType dtypes[] = {DType::fp64, DType::fp32, DType::bf16, DType::fp16};
-  for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
-    for (int options = 0; options < 64; ++options) {
-      ProblemSpec spec = test::spec_with_options(gate, options);
-      spec.T = 70, spec.initial_state = options & 8;
-      spec.dtype = dtypes[static_cast<std::size_t>(options + options / 4) % 4];
-      INFO("gate " << kda::name_of(gate) << " options " << options);
-      check_oracle(test::make_problem(spec, static_cast<std::uint64_t>(options)));
-    }
+  test::with_every_option(70, [](ProblemSpec spec, std::size_t options) {
+    spec.initial_state = options & 8, spec.dtype = test::every_dtype[(options + options / 4) % 4];
+    check_oracle(test::make_problem(spec, options));
+  });
 }
 
 TEST_CASE("the oracle has the CPU's bits on packed sequences, empty ones included", "[oracle][small]") {
@@ -168,19 +139,11 @@ TEST_CASE("the oracle has the CPU's bits where the inputs are on the device alre
 
 TEST_CASE("what the oracle says of infinite inputs is the CPU's", "[oracle][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
-    for (int at = 0; at < 6; ++at) {
-      ProblemSpec spec;
-      spec.gate = gate, spec.T = 40, spec.K = 20, spec.V = 10, spec.qk_l2norm = at % 2 == 0;
-      spec.beta_sigmoid = true, spec.dtype = DType::fp64;
-      kda::Problem problem = kda::clone(test::make_problem(spec));
-      tensor::Tensor* const tensors[] = {&problem.q, &problem.k,    &problem.v,
-                                         &problem.g, &problem.beta, &*problem.initial_state};
-      const double huge = at % 2 == 0 ? 1e308 * 10 : 1e200;
-      tensors[at]->set(tensors[at]->size() / 2, -huge);
-      INFO("gate " << kda::name_of(gate) << ", input " << at);
-      check_oracle(problem);
-    }
+  for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound}) {
+    ProblemSpec spec;
+    spec.gate = gate, spec.T = 40, spec.K = 20, spec.V = 10;
+    test::with_huge_inputs(spec, false, [](const kda::Problem& problem) { check_oracle(problem); });
+  }
 }
 
 TEST_CASE("the oracle goes through every kernel there is", "[oracle][race]") {

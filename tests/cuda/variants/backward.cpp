@@ -1,16 +1,10 @@
 // The GPU variants backwards: the bits of their CPU replays whatever the problem, and the oracle's gradients.
 #include <fmt/format.h>
 
-#include <cmath>
-#include <filesystem>
-
-#include "fixture/fixture.hpp"
-#include "kda/regimes/regimes.hpp"
 #include "kda/truth/gradient_oracle.hpp"
 #include "support/gpu.hpp"
-#include "support/gradient_problems.hpp"
+#include "support/gpu_problems.hpp"
 #include "support/gradients.hpp"
-#include "support/loss.hpp"
 
 namespace backward_tests {
 
@@ -20,19 +14,10 @@ using test::ProblemSpec;
 
 namespace {
 
-constexpr DType replayed_dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
-
 kda::GradientTensors gradients_of(std::string_view variant, const kda::Problem& problem,
                                   kda::RunOptions options) {
   options.threads = 16;
   return kda::variant_named(variant).run_backward(problem, options);
-}
-
-bool is_finite(const kda::GradientTensors& gradients) {
-  for (const tensor::Tensor& tensor : gradients)
-    for (std::size_t i = 0; i < tensor.size(); ++i)
-      if (!std::isfinite(tensor.value(i))) return false;
-  return true;
 }
 
 /// Of every variant that has the word and takes the problem. `where_finite`: only if all gradients are; NaNs
@@ -49,116 +34,68 @@ void check_replay(const kda::Problem& problem, DType dtype, const std::string& w
     if (!variant.unsupported(problem, options).empty()) continue;
     INFO(name << " in " << numeric::name_of(dtype) << ' ' << word);
     const kda::GradientTensors replayed = gradients_of(variant.replay, problem, options);
-    if (where_finite && !is_finite(replayed)) continue;
+    if (where_finite && !test::is_finite(replayed)) continue;
     CHECK(test::differing(gradients_of(name, problem, options), replayed) == 0);
   }
 }
 
 void check_against_oracle(const kda::Problem& problem) {
-  const kda::GradientTruths truths =
-      kda::run_gradient_oracle(problem, kda::OraclePrecision::double_double, 64, 16);
+  const kda::GradientTruths truths = test::gradient_truths(problem);
   for (const std::string_view name : test::gpu_variants) {
     const kda::RunOptions options = test::default_options(problem, name, DType::fp64);
     if (!kda::variant_named(name).unsupported(problem, options).empty()) continue;
-    const kda::GradientTensors got = gradients_of(name, problem, options);
-    for (const kda::GradientRow& row : kda::gradients()) {
-      const tensor::Tensor& tensor = got[static_cast<std::size_t>(row.gradient)];
-      if (tensor.empty()) continue;
-      const kda::GradientTruth& truth = truths[static_cast<std::size_t>(row.gradient)];
-      INFO(name << ' ' << row.name);
-      CHECK(test::rms_ratio(tensor, test::values_of(truth)) < 1e-12);
-    }
+    INFO(name);
+    test::check_near(gradients_of(name, problem, options), truths, 1e-12);
   }
-}
-
-std::vector<std::string> fixture_files() {
-  std::vector<std::string> files = test::large_fixture_files();
-  for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures()))
-    files.push_back(entry.path().string());
-  return files;
-}
-
-kda::Problem problem_of(const std::string& path) {
-  kda::Problem problem = fixture::Fixture::open(path).read_problem();
-  return problem.has_loss() ? std::move(problem) : test::with_loss(std::move(problem));
 }
 
 }  // namespace
 
 TEST_CASE("GPU gradients have the bits of their replay on every fixture", "[replay]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::string& path : fixture_files()) {
-    INFO(path);
-    const kda::Problem problem = problem_of(path);
+  test::on_fixtures([](kda::Problem of) {
+    const kda::Problem problem = test::with_any_loss(std::move(of));
     check_replay(problem, problem.dtype());
     if (problem.dtype() != DType::fp32) check_replay(problem, DType::fp32);
-  }
+  });
 }
 
 TEST_CASE("GPU gradients have the bits of their replay on regimes", "[replay]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const kda::Recipe& recipe : kda::recipes())
-    for (const DType dtype : {DType::fp32, DType::bf16}) {
-      const std::string words = std::string(recipe.name) + ":dtype=" + std::string(numeric::name_of(dtype));
-      INFO(words);
-      kda::Problem problem = kda::parse_regime(words).build();
-      if (!problem.has_loss()) test::add_loss(problem);
-      check_replay(problem, dtype, {}, true);
-    }
+  constexpr DType dtypes[] = {DType::fp32, DType::bf16};
+  test::on_regimes(dtypes, [](kda::Problem problem, DType dtype) {
+    check_replay(test::with_any_loss(std::move(problem)), dtype, {}, true);
+  });
 }
 
 TEST_CASE("GPU gradients have the bits of their replay in every shape", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::size_t K : {1, 5, 20, 31, 32, 33, 60, 64, 96, 100, 128, 130, 192, 256})
-    for (const std::size_t V : {1, 3, 17, 33, 64, 70, 128, 129, 200, 256, 300}) {
-      ProblemSpec spec;
-      spec.K = K, spec.V = V, spec.T = 1 + (K * 7 + V) % 83, spec.H = 1 + K % 2,
-      spec.HV = spec.H * (1 + V % 3);
-      spec.B = 1 + V % 2, spec.state_v_first = V % 3 == 0, spec.qk_l2norm = K % 3 == 0,
-      spec.initial_state = V % 4 != 0, spec.safe_gate = K % 2 == 0;
-      spec.chunk_size = K % 3 == 0 ? 64 : K % 3 == 1 ? 32 : 16;
-      INFO("K " << K << " V " << V << " T " << spec.T);
-      check_replay(test::with_loss(test::make_problem(spec, K * 1000 + V)), DType::fp32);
-    }
+  test::in_shapes({1, 5, 20, 31, 32, 33, 60, 64, 96, 100, 128, 130, 192, 256},
+                  {1, 3, 17, 33, 64, 70, 128, 129, 200, 256, 300}, 1, 83,
+                  [](const ProblemSpec& spec, std::uint64_t seed) {
+                    check_replay(test::with_loss(test::make_problem(spec, seed)), DType::fp32);
+                  });
 }
 
 TEST_CASE("GPU gradients have the bits of their replay with every option", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
-    for (int options = 0; options < 64; ++options) {
-      ProblemSpec spec;
-      spec.gate = gate, spec.T = 90, spec.K = 40, spec.V = 36, spec.H = 2, spec.HV = 4;
-      spec.safe_gate = options & 8;
-      spec.qk_l2norm = options & 1, spec.beta_sigmoid = options & 2, spec.state_v_first = options & 4;
-      spec.initial_state = !(options & 8), spec.dt_bias = options & 16;
-      spec.A_log = gate == kda::Gate::softplus || (options & 32);
-      spec.allow_neg_eigval = spec.beta_sigmoid && (options & 16);
-      spec.dtype = replayed_dtypes[static_cast<std::size_t>(options) % 3];
-      kda::Problem problem = test::with_loss(test::make_problem(spec, static_cast<std::uint64_t>(options)));
-      if (options % 5 == 1) problem.output_gradient.reset();
-      if (options % 5 == 2) problem.state_gradient.reset();
-      INFO("gate " << kda::name_of(gate) << " options " << options);
-      check_replay(problem, spec.dtype);
-    }
+  test::with_every_option(90, [](ProblemSpec spec, std::size_t options) {
+    spec.initial_state = !(options & 8), spec.dtype = test::replayed_dtypes[options % 3];
+    kda::Problem problem = test::with_loss(test::make_problem(spec, options));
+    if (options % 5 == 1) problem.output_gradient.reset();
+    if (options % 5 == 2) problem.state_gradient.reset();
+    check_replay(problem, spec.dtype);
+  });
 }
 
 TEST_CASE("GPU gradients have the bits of their replay with one decay, betas of columns, and gates",
           "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::size_t K : {5, 33, 64, 128, 200})
-    for (const std::size_t V : {3, 64, 70, 128, 300}) {
-      const std::size_t n = K + V;
-      for (auto [name, spec] : test::relatives()) {
-        spec.K = K, spec.V = V, spec.T = 40 + n % 60, spec.H = 1 + n % 2, spec.HV = spec.H * (1 + n % 3);
-        spec.B = 1 + n % 2, spec.state_v_first = n % 3 == 0, spec.safe_gate = n % 2 == 0;
-        spec.chunk_size = n % 3 == 0 ? 64 : n % 3 == 1 ? 32 : 16;
-        spec.dtype = replayed_dtypes[n % 3];
-        INFO("K " << K << " V " << V << ' ' << name << ", strength " << static_cast<int>(spec.strength));
-        const kda::Problem problem = test::with_loss(test::make_problem(spec, n));
-        check_replay(problem, spec.dtype);
-        check_replay(problem, DType::fp32, "contraction=separate");
-      }
-    }
+  test::on_relatives({3, 64, 70, 128, 300}, [](const ProblemSpec& spec, std::uint64_t seed) {
+    const kda::Problem problem = test::with_loss(test::make_problem(spec, seed));
+    check_replay(problem, spec.dtype);
+    check_replay(problem, DType::fp32, "contraction=separate");
+  });
 }
 
 TEST_CASE("GPU gradients of KDA's relatives are those of the oracle in fp64", "[small]") {
@@ -173,12 +110,10 @@ TEST_CASE("GPU gradients of KDA's relatives are those of the oracle in fp64", "[
 TEST_CASE("GPU gradients have the bits of their replay on packed sequences, empty ones included",
           "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
-  ProblemSpec spec;
-  spec.K = 64, spec.V = 64, spec.H = 2, spec.HV = 2, spec.gate = kda::Gate::softplus;
-  spec.cu_seqlens = {0, 0, 1, 17, 17, 80, 144, 145, 300, 300};
-  spec.T = 300;
+  ProblemSpec spec = test::packed_spec();
+  spec.gate = kda::Gate::softplus;
   for (const int chunk : {16, 32, 64})
-    for (const DType dtype : replayed_dtypes) {
+    for (const DType dtype : test::replayed_dtypes) {
       spec.chunk_size = chunk, spec.dtype = dtype;
       check_replay(test::with_loss(test::make_problem(spec)), dtype);
     }
@@ -229,10 +164,8 @@ TEST_CASE(
 
 TEST_CASE("GPU gradients in fp64 are within 1e-12 of the oracle on every fixture", "[gpu]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::string& path : fixture_files()) {
-    INFO(path);
-    check_against_oracle(problem_of(path));
-  }
+  test::on_fixtures(
+      [](kda::Problem problem) { check_against_oracle(test::with_any_loss(std::move(problem))); });
 }
 
 TEST_CASE("GPU gradients of twenty runs have one bit pattern", "[gpu]") {

@@ -1,13 +1,10 @@
 // The GPU variants against their CPU replays: the same bits, whatever the problem.
 #include <cmath>
-#include <filesystem>
 
-#include "fixture/fixture.hpp"
 #include "kda/pool/pool.hpp"
-#include "kda/regimes/regimes.hpp"
 #include "kda/variants/decoding.hpp"
 #include "support/gpu.hpp"
-#include "support/gradient_problems.hpp"
+#include "support/gpu_problems.hpp"
 #include "support/pools.hpp"
 
 namespace replay_tests {
@@ -17,8 +14,6 @@ using numeric::DType;
 using test::ProblemSpec;
 
 namespace {
-
-constexpr DType replayed_dtypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
 void check_replay(const kda::Problem& problem, DType dtype, const std::vector<std::string>& words = {}) {
   for (const std::string_view name : test::gpu_variants) {
@@ -32,54 +27,34 @@ void check_replay(const kda::Problem& problem, DType dtype, const std::vector<st
   }
 }
 
-std::vector<std::string> fixture_files() {
-  std::vector<std::string> files = test::large_fixture_files();
-  for (const auto& entry : std::filesystem::directory_iterator(test::case_fixtures()))
-    files.push_back(entry.path().string());
-  return files;
-}
-
 }  // namespace
 
 TEST_CASE("GPU and replay give the same bits on every fixture", "[replay]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::string& path : fixture_files()) {
-    INFO(path);
-    const kda::Problem problem = fixture::Fixture::open(path).read_problem();
+  test::on_fixtures([](const kda::Problem& problem) {
     check_replay(problem, problem.dtype());
     if (problem.dtype() != DType::fp32) check_replay(problem, DType::fp32);
-  }
+  });
 }
 
 TEST_CASE("GPU and replay give the same bits on regimes", "[replay]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const kda::Recipe& recipe : kda::recipes())
-    for (const DType dtype : {DType::fp32, DType::bf16}) {
-      const std::string words = std::string(recipe.name) + ":dtype=" + std::string(numeric::name_of(dtype));
-      INFO(words);
-      const kda::Problem problem = kda::parse_regime(words).build();
-      // Where the answer is not finite, NaNs need not be the same NaN.
-      const kda::Answer answer = test::run(problem, "recurrent", dtype, 16);
-      bool finite = true;
-      for (std::size_t i = 0; i < answer.o.size(); ++i) finite = finite && std::isfinite(answer.o.value(i));
-      if (finite) check_replay(problem, dtype);
-    }
+  constexpr DType dtypes[] = {DType::fp32, DType::bf16};
+  test::on_regimes(dtypes, [](const kda::Problem& problem, DType dtype) {
+    // Where the answer is not finite, NaNs need not be the same NaN.
+    const kda::Answer answer = test::run(problem, "recurrent", dtype, 16);
+    bool finite = true;
+    for (std::size_t i = 0; i < answer.o.size(); ++i) finite = finite && std::isfinite(answer.o.value(i));
+    if (finite) check_replay(problem, dtype);
+  });
 }
 
 TEST_CASE("GPU and replay give the same bits in every shape", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::size_t K : {1, 5, 20, 31, 32, 33, 60, 64, 96, 100, 128, 130, 192, 200, 256})
-    for (const std::size_t V : {1, 3, 33, 64, 70, 128}) {
-      ProblemSpec spec;
-      spec.K = K, spec.V = V, spec.T = 17 + (K * 7 + V) % 130, spec.H = 1 + K % 2,
-      spec.HV = spec.H * (1 + V % 3);
-      spec.B = 1 + V % 2, spec.state_v_first = V % 3 == 0, spec.safe_gate = K % 2 == 0;
-      spec.qk_l2norm = K % 3 == 0, spec.initial_state = V % 4 != 0;
-      spec.chunk_size = K % 3 == 0 ? 64 : K % 3 == 1 ? 32 : 16;
-      INFO("K " << K << " V " << V << " T " << spec.T << " chunk " << spec.chunk_size);
-      const kda::Problem problem = test::make_problem(spec, K * 1000 + V);
-      check_replay(problem, DType::fp32);
-    }
+  test::in_shapes({1, 5, 20, 31, 32, 33, 60, 64, 96, 100, 128, 130, 192, 200, 256}, {1, 3, 33, 64, 70, 128},
+                  17, 130, [](const ProblemSpec& spec, std::uint64_t seed) {
+                    check_replay(test::make_problem(spec, seed), DType::fp32);
+                  });
 }
 
 TEST_CASE("gpu-recurrent decodes in the slots of a pool, and touches no other", "[replay][small]") {
@@ -94,7 +69,7 @@ TEST_CASE("gpu-recurrent decodes in the slots of a pool, and touches no other", 
         spec.qk_l2norm = v_first;
         INFO("K " << K << " V " << V << (v_first ? ", states [V,K]" : ""));
         const kda::Problem problem = test::make_pool_problem(spec, table, 8);
-        for (const DType dtype : replayed_dtypes) {
+        for (const DType dtype : test::replayed_dtypes) {
           const kda::RunOptions options = test::default_options(problem, "gpu-recurrent", dtype);
           REQUIRE(kda::decodes_in_place(problem, options));
           const kda::Answer answer = test::run(problem, "gpu-recurrent", options);
@@ -126,33 +101,20 @@ TEST_CASE("gpu-recurrent takes calls that it has no kernel for in their ordinary
 
 TEST_CASE("GPU and replay give the same bits with every option", "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
-    for (int options = 0; options < 64; ++options) {
-      ProblemSpec spec = test::spec_with_options(gate, options);
-      spec.T = 90, spec.safe_gate = options & 8;
-      spec.dtype = replayed_dtypes[static_cast<std::size_t>(options) % 3];
-      INFO("gate " << kda::name_of(gate) << " options " << options);
-      check_replay(test::make_problem(spec, static_cast<std::uint64_t>(options)), spec.dtype);
-    }
+  test::with_every_option(90, [](ProblemSpec spec, std::size_t options) {
+    spec.dtype = test::replayed_dtypes[options % 3];
+    check_replay(test::make_problem(spec, options), spec.dtype);
+  });
 }
 
 TEST_CASE("GPU and replay give the same bits with one decay, betas of columns, and gates",
           "[replay][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::size_t K : {5, 33, 64, 128, 200})
-    for (const std::size_t V : {3, 64, 70, 128}) {
-      const std::size_t n = K + V;
-      for (auto [name, spec] : test::relatives()) {
-        spec.K = K, spec.V = V, spec.T = 40 + n % 60, spec.H = 1 + n % 2, spec.HV = spec.H * (1 + n % 3);
-        spec.B = 1 + n % 2, spec.state_v_first = n % 3 == 0, spec.safe_gate = n % 2 == 0;
-        spec.chunk_size = n % 3 == 0 ? 64 : n % 3 == 1 ? 32 : 16;
-        spec.dtype = replayed_dtypes[n % 3];
-        INFO("K " << K << " V " << V << ' ' << name << ", strength " << static_cast<int>(spec.strength));
-        const kda::Problem problem = test::make_problem(spec, n);
-        check_replay(problem, spec.dtype);
-        check_replay(problem, DType::fp32, {"contraction=separate"});
-      }
-    }
+  test::on_relatives({3, 64, 70, 128}, [](const ProblemSpec& spec, std::uint64_t seed) {
+    const kda::Problem problem = test::make_problem(spec, seed);
+    check_replay(problem, spec.dtype);
+    check_replay(problem, DType::fp32, {"contraction=separate"});
+  });
 }
 
 TEST_CASE("GPU and replay give the same bits on packed sequences, empty ones included", "[replay][small]") {
@@ -160,7 +122,7 @@ TEST_CASE("GPU and replay give the same bits on packed sequences, empty ones inc
   ProblemSpec spec = test::packed_spec();
   for (const int chunk : {16, 32, 64}) {
     spec.chunk_size = chunk;
-    for (const DType dtype : replayed_dtypes) {
+    for (const DType dtype : test::replayed_dtypes) {
       spec.dtype = dtype;
       check_replay(test::make_problem(spec), dtype);
     }

@@ -1,14 +1,10 @@
 // gpu-chunk on tensor cores against its CPU replay, forwards and backwards: the same bits, whatever the
 // problem.
-#include <cmath>
-
-#include "fixture/fixture.hpp"
 #include "kda/arithmetic/tensor_core_limits.hpp"
 #include "kda/gpu/device.hpp"
-#include "kda/regimes/regimes.hpp"
 #include "support/gpu.hpp"
+#include "support/gpu_problems.hpp"
 #include "support/gradients.hpp"
-#include "support/loss.hpp"
 
 namespace tensor_cores_tests {
 
@@ -35,8 +31,7 @@ std::vector<Way> both_presets(std::size_t number) {
 }
 
 kda::RunOptions on_tensor_cores(const kda::Problem& problem, const Way& way) {
-  kda::RunOptions options = test::default_options(problem, "gpu-chunk", way.dtype);
-  kda::set_axis(options.arithmetic, way.preset);
+  kda::RunOptions options = test::default_options(problem, "gpu-chunk", way.dtype, {way.preset});
   return options;
 }
 
@@ -48,18 +43,11 @@ bool has_backward(const kda::Problem& problem, const kda::RunOptions& options) {
   return kda::gpu_lacks_gradients(options.arithmetic, problem.dimensions()).empty();
 }
 
-bool is_finite(const kda::GradientTensors& gradients) {
-  for (const tensor::Tensor& tensor : gradients)
-    for (std::size_t i = 0; i < tensor.size(); ++i)
-      if (!std::isfinite(tensor.value(i))) return false;
-  return true;
-}
-
 /// Gradient by gradient, and true; `where_finite`: only if all are, for NaNs need not be the same NaN.
 bool check_gradients(const kda::Problem& problem, kda::RunOptions options, bool where_finite = false) {
   options.threads = 16;
   const kda::GradientTensors replayed = kda::run_chunk_backward(problem, options);
-  if (where_finite && !is_finite(replayed)) return false;
+  if (where_finite && !test::is_finite(replayed)) return false;
   const kda::GradientTensors gpu = kda::run_gpu_backward(true, problem, options);
   for (const kda::GradientRow& row : kda::gradients()) {
     const auto g = static_cast<std::size_t>(row.gradient);
@@ -87,37 +75,27 @@ void check_replay(kda::Problem problem, const Way& way, const std::vector<std::s
 
 TEST_CASE("tensor cores and their replay give the same bits on fixtures", "[tensor_cores]") {
   KDA_CHECK_NEEDS_GPU();
-  std::size_t checked = 0;
-  for (const std::string& path : test::large_fixture_files()) {
-    INFO(path);
-    const kda::Problem problem = fixture::Fixture::open(path).read_problem();
+  test::on_fixtures([](const kda::Problem& problem) {
     for (const std::string_view preset : {"h100-mma", "h100-mma3"}) {
       kda::RunOptions options = on_tensor_cores(problem, {preset, problem.dtype()});
       options.chunk_size = 64;
       if (!why_not(problem, options).empty()) continue;
-      ++checked;
       CHECK(test::differing_from_replay(problem, "gpu-chunk", options) == 0);
       if (problem.has_loss() && has_backward(problem, options)) check_gradients(problem, options);
     }
-  }
-  if (checked == 0) KDA_CHECK_SKIP("no fixtures: KDA_CHECK_FIXTURES");
+  });
 }
 
 TEST_CASE("tensor cores and their replay give the same bits in every shape", "[tensor_cores][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const std::size_t K : {1, 5, 16, 20, 32, 33, 60, 64, 66, 96, 100, 128})
-    for (const std::size_t V : {1, 3, 8, 33, 64, 70, 128}) {
-      ProblemSpec spec;
-      spec.K = K, spec.V = V, spec.T = 17 + (K * 7 + V) % 180, spec.H = 1 + K % 2,
-      spec.HV = spec.H * (1 + V % 3);
-      spec.B = 1 + V % 2, spec.state_v_first = V % 3 == 0, spec.safe_gate = K % 2 == 0;
-      spec.qk_l2norm = K % 3 == 0, spec.initial_state = V % 4 != 0;
-      INFO("K " << K << " V " << V << " T " << spec.T);
-      for (const Way& way : both_presets(K + V)) {
-        spec.dtype = way.dtype;
-        check_replay(test::make_problem(spec, K * 1000 + V), way);
-      }
-    }
+  test::in_shapes({1, 5, 16, 20, 32, 33, 60, 64, 66, 96, 100, 128}, {1, 3, 8, 33, 64, 70, 128}, 17, 180,
+                  [](ProblemSpec spec, std::uint64_t seed) {
+                    spec.chunk_size = 64;
+                    for (const Way& way : both_presets(spec.K + spec.V)) {
+                      spec.dtype = way.dtype;
+                      check_replay(test::make_problem(spec, seed), way);
+                    }
+                  });
 }
 
 TEST_CASE("tensor cores and their replay give the same bits where an image fills shared memory",
@@ -142,16 +120,12 @@ TEST_CASE("tensor cores and their replay give the same bits where an image fills
 
 TEST_CASE("tensor cores and their replay give the same bits with every option", "[tensor_cores][small]") {
   KDA_CHECK_NEEDS_GPU();
-  for (const kda::Gate gate : {kda::Gate::none, kda::Gate::softplus, kda::Gate::lower_bound})
-    for (int options = 0; options < 64; ++options) {
-      ProblemSpec spec = test::spec_with_options(gate, options);
-      spec.T = 150, spec.safe_gate = options & 8;
-      INFO("gate " << kda::name_of(gate) << " options " << options);
-      for (const Way& way : both_presets(static_cast<std::size_t>(options))) {
-        spec.dtype = way.dtype;
-        check_replay(test::make_problem(spec, static_cast<std::uint64_t>(options)), way);
-      }
+  test::with_every_option(150, [](ProblemSpec spec, std::size_t options) {
+    for (const Way& way : both_presets(options)) {
+      spec.dtype = way.dtype;
+      check_replay(test::make_problem(spec, options), way);
     }
+  });
 }
 
 TEST_CASE(
@@ -231,18 +205,16 @@ TEST_CASE("gradients on tensor cores have the bits of their replay with any part
 
 TEST_CASE("gradients on tensor cores have the bits of their replay on regimes", "[tensor_cores]") {
   KDA_CHECK_NEEDS_GPU();
+  constexpr DType dtypes[] = {DType::bf16};
   for (const std::string_view preset : {"h100-mma", "h100-mma3"}) {
     std::size_t checked = 0;
-    for (const kda::Recipe& recipe : kda::recipes()) {
-      const std::string words = std::string(recipe.name) + ":dtype=bf16";
-      INFO(preset << ' ' << words);
-      kda::Problem problem = kda::parse_regime(words).build();
-      if (!problem.has_loss()) test::add_loss(problem);
-      kda::RunOptions options = on_tensor_cores(problem, {preset, DType::bf16});
+    test::on_regimes(dtypes, [&](kda::Problem of, DType dtype) {
+      INFO(preset);
+      const kda::Problem problem = test::with_any_loss(std::move(of));
+      kda::RunOptions options = on_tensor_cores(problem, {preset, dtype});
       options.chunk_size = 64;
-      if (!why_not(problem, options).empty()) continue;
-      checked += check_gradients(problem, options, true);
-    }
+      if (why_not(problem, options).empty()) checked += check_gradients(problem, options, true);
+    });
     CHECK(checked > 20);
   }
 }
