@@ -11,54 +11,16 @@
 #include "report/markup.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
+#include "support/report_documents.hpp"
 
 namespace formats_tests {
 
 using namespace kda_check;
 using namespace kda_check::report;
+using namespace kda_check::test;
 using judge::Verdict;
 
 namespace {
-
-ErrorProfile profile() {
-  return {{10, 4, 0, 1}, std::vector<double>(48, 1e-3), {2, 48, 1, 1, std::vector<double>(96, 1e-3)}};
-}
-
-TensorResult tensor_result(Verdict verdict) {
-  TensorResult tensor;
-  tensor.name = "o";
-  tensor.shape = {1, 48, 2, 64};
-  tensor.dtype = "fp32";
-  tensor.verdict = verdict;
-  tensor.metrics = {{"max_ulp", 3},        {"scaled_ulp", 1.2345678901234567}, {"max_abs", 1e-7},
-                    {"max_rel", HUGE_VAL}, {"rms_ratio", std::nan("")},        {"nonfinite", 0}};
-  tensor.limits = {{"nonfinite", 0, "derived"}, {"scaled_ulp", 16, "derived"}};
-  tensor.worst =
-      PointResult{{0, 41, 0, 17}, "o[b=0 t=41 h=0 v=17]", 0.1, 0.2, 1, "0x1.9p-4", "0x1.9p-3", 1.25};
-  tensor.points = {*tensor.worst};
-  tensor.profile = profile();
-  if (verdict != Verdict::pass) tensor.reason = "scaled_ulp 20 > 16";
-  return tensor;
-}
-
-Document document_with(const std::vector<Verdict>& verdicts) {
-  Document result;
-  result.command = "run";
-  result.argv = {"run", "f.h5"};
-  result.judges = true;
-  result.problems = {{"f", "f.h5", "B=1 T=48 H=2 K=64 V=64", "fp32 gate=none", {"a note"}}};
-  for (const Verdict verdict : verdicts) {
-    CaseResult item;
-    item.fixture = "f", item.path = "f.h5", item.variant = "recurrent", item.dtype = item.compute = "fp32";
-    item.device = "cpu", item.pass = "forward", item.against = "oracle", item.verdict = verdict;
-    item.oracle = "double-double", item.number = result.cases.size() + 1, item.place = "command line";
-    item.repro = "kda-check run f.h5 --variant recurrent";
-    if (verdict != Verdict::skipped) item.tensors = {tensor_result(verdict)};
-    if (verdict == Verdict::skipped) item.reason = "no device";
-    result.cases.push_back(item);
-  }
-  return result;
-}
 
 const std::vector<Verdict> every_verdict{Verdict::pass, Verdict::fail, Verdict::inconclusive,
                                          Verdict::skipped};
@@ -85,29 +47,12 @@ Document hostile() {
   return result;
 }
 
-pugi::xml_document parsed(const std::string& text) {
-  pugi::xml_document document;
-  const pugi::xml_parse_result outcome = document.load_buffer(
-      text.data(), text.size(), pugi::parse_default | pugi::parse_doctype | pugi::parse_declaration,
-      pugi::encoding_utf8);
-  INFO(outcome.description() << " at " << outcome.offset << ": "
-                             << text.substr(static_cast<std::size_t>(outcome.offset), 80));
-  REQUIRE(outcome.status == pugi::status_ok);
-  return document;
-}
-
 std::size_t count(const pugi::xml_node& node, const char* query) { return node.select_nodes(query).size(); }
 
 std::size_t occurrences(const std::string& text, std::string_view word) {
   std::size_t total = 0;
   for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++total;
   return total;
-}
-
-std::string all_text(const pugi::xml_node& node) {
-  std::ostringstream out;
-  for (const pugi::xpath_node& text : node.select_nodes(".//text()")) out << text.node().value() << '\n';
-  return out.str();
 }
 
 constexpr const char* formats[] = {"junit", "github", "summary", "html"};
@@ -202,8 +147,7 @@ TEST_CASE("names from files break no format", "[report]") {
              ContainsSubstring("<b>&amp;\"'>]]>"));
   for (const char* const format : formats) {
     const std::string text = writer_named(format).write(result, {});
-    CHECK(std::none_of(text.begin(), text.end(),
-                       [](unsigned char c) { return (c < 0x20 && c != '\n') || c == 0x7f || c == 0xff; }));
+    CHECK_FALSE(has_control_characters(text));
     CHECK_THAT(text, ContainsSubstring("\xc3\xa9"));        // what is text stays
     CHECK(text.find("\xe2\x80\xae") == std::string::npos);  // but nothing turns the line around
   }
@@ -211,11 +155,8 @@ TEST_CASE("names from files break no format", "[report]") {
 
 TEST_CASE("text from files gives no workflow command and no second line", "[report]") {
   const std::string text = write_github(hostile(), {});
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    CHECK((line.starts_with("::error ") || line.starts_with("::warning ") || line.starts_with("::notice ")));
-    CHECK(line.find("%0A") == std::string::npos);  // a % of the text is %25
-  }
+  check_workflow_commands(text);
+  CHECK(text.find("%0A") == std::string::npos);  // a % of the text is %25
   CHECK(command_message("100%\n") == "100%25\\x0a");
   CHECK(command_property("a:b,c%") == "a%3Ab%2Cc%25");
 }
@@ -240,18 +181,7 @@ TEST_CASE("the summary shows what did not pass first, and every row folded away"
   CHECK(text.find("What did not pass") < text.find("<details>"));
   CHECK(text.find("✅ PASS") > text.find("<details>"));
   CHECK_THAT(text, ContainsSubstring("o\\[b=0 t=41 h=0 v=17\\]"));
-  // Every row of a table has the ten cells of its heading.
-  std::istringstream lines(write_summary(hostile(), {}));
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with("|")) {
-      std::size_t cells = 0;
-      for (std::size_t i = 0; i < line.size(); ++i)
-        if (line[i] == '\\')
-          ++i;
-        else
-          cells += line[i] == '|';
-      CHECK(cells == 11);
-    }
+  check_markdown_tables(write_summary(hostile(), {}));
   CHECK(write_summary(document_with({Verdict::pass}), {}).starts_with("## ✅ kda-check run: PASS\n"));
   CHECK(write_summary(document_with(std::vector<Verdict>(9000, Verdict::fail)), {}).size() < 1 << 20);
 }

@@ -8,10 +8,12 @@
 #include "report/markup.hpp"
 #include "report/writers.hpp"
 #include "support/catch.hpp"
+#include "support/report_documents.hpp"
 
 namespace sections_tests {
 
 using namespace kda_check::report;
+using namespace kda_check::test;
 
 namespace {
 
@@ -89,22 +91,6 @@ Document document_with(std::vector<Section> sections) {
   document.problems = {{"f", "f.h5", "B=1 T=64", "fp32", {}}};
   document.sections = std::move(sections);
   return document;
-}
-
-pugi::xml_document parsed(const std::string& text) {
-  pugi::xml_document document;
-  const auto outcome = document.load_buffer(
-      text.data(), text.size(), pugi::parse_default | pugi::parse_doctype | pugi::parse_declaration,
-      pugi::encoding_utf8);
-  INFO(outcome.description() << ": " << text.substr(static_cast<std::size_t>(outcome.offset), 80));
-  REQUIRE(outcome.status == pugi::status_ok);
-  return document;
-}
-
-std::string all_text(const pugi::xml_node& node) {
-  std::ostringstream out;
-  for (const pugi::xpath_node& text : node.select_nodes(".//text()")) out << text.node().value() << '\n';
-  return out.str();
 }
 
 /// What a reader of each format sees, the marks of the format taken away; JSON aside.
@@ -330,32 +316,13 @@ TEST_CASE("odd characters in a section, its path and its keys steer nothing and 
     INFO(format << ":\n" << text);
     CHECK_THAT(text, ContainsSubstring(format == "summary" ? markdown("\x1b[31m\r\n") : seen));
     CHECK_THAT(text, ContainsSubstring("1234567"));  // the section is there
-    CHECK(std::none_of(text.begin(), text.end(),
-                       [](unsigned char c) { return (c < 0x20 && c != '\n') || c == 0x7f || c == 0xff; }));
+    CHECK_FALSE(has_control_characters(text));
     CHECK(text.find("\xe2\x80\xae") == std::string::npos);
     CHECK(text.find("\xc2\x9b") == std::string::npos);
   }
   CHECK(write_html(document, {}).find("<b>") == std::string::npos);
-  std::istringstream lines(write_github(document, {}));
-  for (std::string line; std::getline(lines, line);)
-    CHECK((line.starts_with("::error ") || line.starts_with("::warning ") || line.starts_with("::notice ")));
-  // Every row of a table in Markdown has as many cells as its heading.
-  std::istringstream summary(write_summary(document, {}));
-  std::size_t cells_before = 0;
-  for (std::string line; std::getline(summary, line);) {
-    std::size_t cells = 0;
-    for (std::size_t i = 0; i < line.size(); ++i)
-      if (line[i] == '\\')
-        ++i;
-      else
-        cells += line[i] == '|';
-    if (!line.starts_with("|")) {
-      cells_before = 0;
-      continue;
-    }
-    if (cells_before != 0) CHECK(cells == cells_before);
-    cells_before = cells;
-  }
+  check_workflow_commands(write_github(document, {}));
+  check_markdown_tables(write_summary(document, {}));
 }
 
 TEST_CASE("a scatter of two columns is drawn for the rows that have both, in the page alone") {
