@@ -54,8 +54,7 @@ struct Outcome {
 Outcome judged(const kda::Problem& problem, const std::vector<Tensor>& tensors,
                std::optional<ComputeFormat> compute = {}) {
   const test::TemporaryFixture file(problem, test::pointers_to(tensors), compute, "assumed");
-  plan::Request request = test::request_for({file.path});
-  request.selection.variants = plan::Names{};
+  plan::Request request = test::request_for({file.path}, plan::Names{});
   request.test = false;  // what the limits assume
   return {test::ran(request)};
 }

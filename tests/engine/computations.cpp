@@ -68,8 +68,7 @@ report::CaseResult judged(const Computed& computed, std::optional<numeric::Compu
        {&computed.answer.o, &computed.answer.final_state},
        {}});
   fixture::write_fixture(path, request);
-  plan::Request asked = test::request_for({path});
-  asked.selection.variants = plan::Names{};
+  plan::Request asked = test::request_for({path}, plan::Names{});
   asked.selection.against = plan::Names{"oracle"};
   asked.judging.as_declared = as_declared;
   return test::ran(asked).cases.at(0);
@@ -209,8 +208,7 @@ TEST_CASE("an output that computes otherwise than its name says fails as declare
 
 TEST_CASE("a kernel whose factored decays overflow fails, and is told which, where and by how much",
           "[engine]") {
-  plan::Request request = test::request_for({"lb_real:dtype=bf16,K=64,V=64,T=200,H=2"});
-  request.selection.variants = plan::Names{"chunk"};
+  plan::Request request = test::request_for({"lb_real:dtype=bf16,K=64,V=64,T=200,H=2"}, plan::Names{"chunk"});
   request.selection.against = plan::Names{"oracle"};
   request.arithmetic = {"cudnn-sm90"};  // whose chunks are of 16 tokens, not of 64
   const report::CaseResult lost = test::ran(request).cases.at(0);

@@ -69,8 +69,7 @@ TEST_CASE("explain names the fault of an output that fails, in text and JSON", "
 TEST_CASE("run names the fault in its reason, with or without twins", "[engine][faults]") {
   const TemporaryFixture file = without_scale();
   for (const bool twins : {true, false}) {
-    plan::Request request = test::request_for({file.path});
-    request.selection.variants = plan::Names{};
+    plan::Request request = test::request_for({file.path}, plan::Names{});
     request.test = twins;
     const report::Document document = test::ran(request);
     REQUIRE(document.cases.size() == 1);
@@ -123,8 +122,7 @@ namespace {
 /// Of what is wrong with o of that answer, once `spoil` had it.
 /// Why the recorded output of a file fails, a line for each tensor.
 std::string reasons_of(const TemporaryFixture& file) {
-  plan::Request request = test::request_for({file.path});
-  request.selection.variants = plan::Names{};
+  plan::Request request = test::request_for({file.path}, plan::Names{});
   std::string all;
   const report::Document document = test::ran(request);
   for (const report::TensorResult& tensor : document.cases.at(0).tensors) all += tensor.reason + "\n";
@@ -220,8 +218,7 @@ TEST_CASE("run says where an output is wrong", "[engine][faults]") {
 TEST_CASE("run says which computation is lost in the same places", "[engine][faults]") {
   kda::Problem large = kda::parse_regime("lb_real:dtype=fp32,K=16,V=16,T=100,H=2").build();
   for (std::size_t i = 0; i < large.v.size(); i += 2) large.v.set(i, large.v.value(i) * 0x1p18);
-  kda::RunOptions options = test::default_options(large, "chunk", DType::fp32);
-  kda::set_axis(options.arithmetic, "storage=fp16@carry");
+  kda::RunOptions options = test::default_options(large, "chunk", DType::fp32, {"storage=fp16@carry"});
   const kda::Answer lost = kda::variant_named("chunk").run(large, options);
   CHECK_THAT(
       reasons_of(TemporaryFixture(large, &lost, "lost")),
@@ -359,8 +356,7 @@ TEST_CASE("run names padding that is stored in a slot that nobody names", "[engi
   const std::size_t size = pool.size() / 21;
   for (std::size_t i = 20 * size; i < pool.size(); ++i) pool.set(i, 0);
   const TemporaryFixture file(problem, {&call.at("o"), &pool}, numeric::ComputeFormat::fp32, "pool");
-  plan::Request request = test::request_for({file.path});
-  request.selection.variants = plan::Names{};
+  plan::Request request = test::request_for({file.path}, plan::Names{});
   const report::Document document = test::ran(request);
   const report::TensorResult& slots = document.cases.at(0).tensors.back();
   CHECK(slots.name == "state_pool");

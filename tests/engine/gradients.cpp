@@ -44,8 +44,7 @@ struct Recorded {
   Recorded(const kda::Problem& problem, std::string name, const char* variant, const char* preset,
            const std::function<void(kda::GradientTensors&)>& change = {})
       : file(problem, nullptr, "gradients") {
-    kda::RunOptions options = test::default_options(problem, variant, problem.dtype());
-    kda::set_axis(options.arithmetic, preset);
+    kda::RunOptions options = test::default_options(problem, variant, problem.dtype(), {preset});
     const kda::Answer answer = test::run(problem, variant, options);
     kda::GradientTensors gradients = kda::variant_named(variant).run_backward(problem, options);
     if (change) change(gradients);
@@ -196,8 +195,8 @@ TEST_CASE("gradients that are zero because there is no do decide, and cancelled 
           "[engine][gradients]") {
   const auto verdicts = [](const kda::Problem& problem) {
     const test::TemporaryFixture file(problem);
-    plan::Request request = test::request_for({file.path});
-    request.selection.variants = Names{"recurrent", "chunk"}, request.selection.against = Names{"oracle"};
+    plan::Request request = test::request_for({file.path}, plan::Names{"recurrent", "chunk"});
+    request.selection.against = Names{"oracle"};
     std::map<std::string, judge::Verdict> found;
     for (const report::CaseResult& item : test::ran(request).cases)
       for (const report::TensorResult& tensor : item.tensors)

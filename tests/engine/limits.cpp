@@ -191,8 +191,7 @@ TEST_CASE("gradients that fade into the least numbers of fp16 are not called wro
   // Through the final state, or o, alone: what is left of it some tokens away is lost in operands in fp16.
   for (const char* const regime :
        {"control:T=150,K=64,V=64,loss=3,dtype=fp16", "control:T=150,K=64,V=64,seed=2,loss=3,dtype=fp16"}) {
-    plan::Request request = request_for({regime});
-    request.selection.variants = Names{"chunk"};
+    plan::Request request = request_for({regime}, plan::Names{"chunk"});
     request.selection.dtypes = Names{"fp16"};
     request.selection.against = Names{"oracle"};
     request.arithmetic = Names{"fla"};
@@ -204,8 +203,7 @@ TEST_CASE("a healthy kernel whose sums take another order is not called wrong fo
           "[engine][limits]") {
   // Sums of gates in a tree are rounded by themselves at every row; small keys leave such a channel little
   // else.
-  plan::Request request = request_for({"lb_real:T=65,K=128,V=64,seed=1003835365,H=1"});
-  request.selection.variants = Names{"chunk"};
+  plan::Request request = request_for({"lb_real:T=65,K=128,V=64,seed=1003835365,H=1"}, plan::Names{"chunk"});
   request.selection.dtypes = Names{"fp32"};
   request.selection.against = Names{"oracle"};
   request.arithmetic =
@@ -222,8 +220,7 @@ TEST_CASE("an element that is off by more than is derived is no fault where a tw
                          "decay=anchor-mid:16", "inverse=blocks:32", "tail=suffix"}},
         {"tails:T=130,K=16,V=128,seed=1055120081,H=1", 32,
          Names{"exponential=exp2-scaled", "reduction=tree:64", "inverse=blocks:16"}}}) {
-    plan::Request request = request_for({regime});
-    request.selection.variants = Names{"chunk"};
+    plan::Request request = request_for({regime}, plan::Names{"chunk"});
     request.selection.dtypes = Names{"fp32"};
     request.selection.against = Names{"oracle"};
     request.arithmetic = words;
@@ -251,8 +248,7 @@ TEST_CASE("what is lost of a column that is small is seen, of one head and of al
   written.name = "lost column", written.problem = &problem;
   written.expected.push_back({"mine", "", "", numeric::ComputeFormat::bf16, {&answer.o}, {}});
   fixture::write_fixture(file.path, written);
-  plan::Request request = request_for({file.path});
-  request.selection.variants = Names{};
+  plan::Request request = request_for({file.path}, plan::Names{});
   const report::Document document = ran(request);
   CHECK(document.cases.at(0).verdict == (left < 1 ? Verdict::fail : Verdict::pass));
 }
@@ -261,8 +257,7 @@ TEST_CASE("on keys that are not alike the limits are what they were without", "[
   const auto limit_of = [](const report::TensorResult& tensor, std::string_view metric) {
     return std::ranges::find(tensor.limits, metric, &judge::Limit::metric)->value;
   };
-  plan::Request request = request_for({"control"});
-  request.selection.variants = Names{"recurrent", "chunk"};
+  plan::Request request = request_for({"control"}, plan::Names{"recurrent", "chunk"});
   request.selection.against = Names{"oracle"};
   request.selection.dtypes = Names{"fp32", "bf16"};
   request.test = false;

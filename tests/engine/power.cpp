@@ -64,8 +64,7 @@ report::TensorResult judged(const kda::Problem& problem, const HealthyKernel& ke
        {&o},
        {}});
   fixture::write_fixture(path, request);
-  plan::Request words = request_for({path});
-  words.selection.variants = Names{};
+  plan::Request words = request_for({path}, plan::Names{});
   words.selection.against = Names{"oracle"};
   words.test = by_twins;
   const report::Document document = ran(words);

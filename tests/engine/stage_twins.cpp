@@ -90,8 +90,7 @@ class Recorded {
 };
 
 plan::Request with_stages(const std::string& path) {
-  plan::Request request = test::request_for({path});
-  request.selection.variants = Names{};
+  plan::Request request = test::request_for({path}, plan::Names{});
   request.selection.against = Names{};
   request.stages = true;
   return request;

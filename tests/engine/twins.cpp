@@ -29,8 +29,7 @@ using test::request_for;
 namespace {
 
 plan::Request with_twins(const std::string& path) {
-  plan::Request request = request_for({path});
-  request.selection.variants = Names{};
+  plan::Request request = request_for({path}, plan::Names{});
   request.selection.against = Names{"oracle"};
   return request;
 }

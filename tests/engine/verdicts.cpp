@@ -34,8 +34,7 @@ double metric(const report::CaseResult& item, std::string_view tensor, std::stri
 /// o of an answer in a file, beside the oracle.
 report::TensorResult recorded_o(const kda::Problem& problem, const kda::Answer& answer) {
   const TemporaryFixture file(problem, &answer);
-  plan::Request request = request_for({file.path});
-  request.selection.variants = Names{};
+  plan::Request request = request_for({file.path}, plan::Names{});
   return test::tensor_of(case_of(ran(request), "somebody", "oracle"), "o");
 }
 
@@ -45,8 +44,8 @@ TEST_CASE(
     "a run judges every variant and every recorded answer against the oracle, and variants against recorded "
     "answers",
     "[engine]") {
-  plan::Request request = request_for({committed("fla_fp32_small")});
-  request.selection.variants = Names{"naive", "recurrent", "chunk"};
+  plan::Request request =
+      request_for({committed("fla_fp32_small")}, plan::Names{"naive", "recurrent", "chunk"});
   const report::Document document = ran(request);
   CHECK(document.cases.size() == 15);
   CHECK(exit_code(document) == 0);
@@ -121,8 +120,7 @@ TEST_CASE("a large problem has its truth in fp64 where the bound of its error al
           "[engine]") {
   const std::string large = ":T=1024,H=16,K=128,V=128,dtype=bf16";
   const auto judged = [](const std::string& target, std::optional<plan::OracleChoice> oracle) {
-    plan::Request request = request_for({target});
-    request.selection.variants = Names{"recurrent"};
+    plan::Request request = request_for({target}, plan::Names{"recurrent"});
     request.test = false, request.oracle = oracle;
     return case_of(ran(request), "recurrent", "oracle");
   };
@@ -202,8 +200,7 @@ TEST_CASE("garbage after a hard reset never passes", "[engine]") {
     kda::Answer answer = test::run(problem, "recurrent", DType::fp32);
     for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, answer.o.value(i) * 1.2);
     const TemporaryFixture wrong(problem, &answer, "reset-wrong");
-    plan::Request request = request_for({wrong.path});
-    request.selection.variants = Names{"recurrent"};
+    plan::Request request = request_for({wrong.path}, plan::Names{"recurrent"});
     const report::Document document = ran(request);
     CHECK(case_of(document, "somebody", "oracle").verdict != Verdict::pass);
     CHECK(case_of(document, "recurrent", "oracle").verdict == Verdict::pass);
@@ -234,8 +231,7 @@ TEST_CASE("correct arithmetic passes for any number of channels, and wrong one f
       for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, answer.o.value(i) * (1 + 1e-5));
       for (const kda::Answer* const mutant : {&one, &answer}) {
         const TemporaryFixture wrong(problem, mutant, "few-wrong");
-        plan::Request request = request_for({wrong.path});
-        request.selection.variants = Names{"naive"};
+        plan::Request request = request_for({wrong.path}, plan::Names{"naive"});
         CHECK(case_of(ran(request), "somebody", "oracle").verdict == Verdict::fail);
       }
     }
@@ -260,8 +256,7 @@ TEST_CASE("the limits of a recorded answer do not depend on the chunks of ours",
 TEST_CASE("a precision that nobody stated is said to be assumed", "[engine]") {
   // The attribute compute of the group is what the limits of a recorded answer follow from.
   const std::string good = std::string(KDA_CHECK_SOURCE_DIR) + "/tests/fixtures_good/";
-  plan::Request request = request_for({committed("fla_bf16_prefill"), good + "strangers.h5"});
-  request.selection.variants = Names{};
+  plan::Request request = request_for({committed("fla_bf16_prefill"), good + "strangers.h5"}, plan::Names{});
   const report::Document document = ran(request);
   bool assumed = false;
   for (const report::CaseResult& item : document.cases) {
@@ -277,8 +272,7 @@ TEST_CASE("a precision that nobody stated is said to be assumed", "[engine]") {
 }
 
 TEST_CASE("a run keeps profiles only when a report draws them, and changes nothing else by it", "[engine]") {
-  plan::Request request = request_for({committed("fla_fp32_small")});
-  request.selection.variants = Names{"recurrent"};
+  plan::Request request = request_for({committed("fla_fp32_small")}, plan::Names{"recurrent"});
   const report::Document plain = ran(request);
   engine::Resources drawing;
   drawing.draw = true;

@@ -155,8 +155,7 @@ TEST_CASE("names that need quotes come through a repro line", "[plan][repro]") {
     file.expected.push_back(
         {group, "", "", numeric::ComputeFormat::fp32, {&answer.o, &answer.final_state}, {}});
   fixture::write_fixture(path, file);
-  plan::Request request = test::request_for({path});
-  request.selection.variants = Names{"recurrent"};
+  plan::Request request = test::request_for({path}, plan::Names{"recurrent"});
   const plan::Plan plan = planned_line(request);
   CHECK(plan.cases == 5 + 1 + 5);
   for (const auto& [item, of] : cases_of(plan)) {

@@ -27,6 +27,13 @@ inline plan::Request request_for(std::vector<std::string> targets, plan::Task ta
   return request;
 }
 
+/// A run of these variants; none: of recorded outputs alone.
+inline plan::Request request_for(std::vector<std::string> targets, plan::Names variants) {
+  plan::Request request = request_for(std::move(targets));
+  request.selection.variants = std::move(variants);
+  return request;
+}
+
 /// One section of `explain`.
 inline plan::Request explaining(std::vector<std::string> targets, const char* section) {
   plan::Request request = request_for(std::move(targets), plan::Task::explain);
