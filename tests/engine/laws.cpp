@@ -56,36 +56,32 @@ std::set<std::string> failing(const report::Document& document, std::string_view
   return names;
 }
 
-kda::Answer healthy(const kda::Problem& problem, const kda::RunOptions& options,
-                    const char* name = "recurrent") {
-  return kda::variant_named(name).run(problem, options);
-}
-
 void flip(tensor::Tensor& tensor, std::size_t element) { tensor.at(element)[0] ^= std::byte{1}; }
 
-using Run = kda::Answer (*)(const kda::Problem&, const kda::RunOptions&);
-
-/// The laws that a variant breaks which runs like this.
-std::set<std::string> broken_by(Run run, const test::ProblemSpec& spec = grouped_heads(),
-                                const char* row = "recurrent") {
-  kda::Variant variant = kda::variant_named(row);
-  variant.run = run;
+/// The laws that a variant breaks whose answers are changed like this.
+std::set<std::string> broken_by(void (*spoil)(const kda::Problem&, kda::Answer&),
+                                const test::ProblemSpec& spec = grouped_heads()) {
+  kda::Variant variant = kda::variant_named("recurrent");
+  variant.run = [spoil](const kda::Problem& problem, const kda::RunOptions& options) {
+    kda::Answer answer = kda::run_recurrent(problem, options);
+    spoil(problem, answer);
+    return answer;
+  };
   return failing(battery(test::make_problem(spec), {&variant, 1}));
 }
 
-using RunBackward = kda::GradientTensors (*)(const kda::Problem&, const kda::RunOptions&);
-
-/// The laws that gradients break which are made like this, behind healthy answers.
-std::set<std::string> broken_backwards(RunBackward run, const test::ProblemSpec& spec = grouped_heads(),
+/// ... whose gradients are, behind healthy answers.
+std::set<std::string> broken_backwards(void (*spoil)(const kda::Problem&, kda::GradientTensors&),
+                                       const test::ProblemSpec& spec = grouped_heads(),
                                        const char* row = "recurrent") {
   kda::Variant variant = kda::variant_named(row);
-  variant.run_backward = run;
+  variant.run_backward = [spoil, healthy = variant.run_backward](const kda::Problem& problem,
+                                                                 const kda::RunOptions& options) {
+    kda::GradientTensors gradients = healthy(problem, options);
+    spoil(problem, gradients);
+    return gradients;
+  };
   return failing(battery(test::with_loss(test::make_problem(spec)), {&variant, 1}), "backward");
-}
-
-kda::GradientTensors healthy_gradients(const kda::Problem& problem, const kda::RunOptions& options,
-                                       const char* name = "recurrent") {
-  return kda::variant_named(name).run_backward(problem, options);
 }
 
 tensor::Tensor& of(kda::GradientTensors& gradients, kda::Gradient gradient) {
@@ -127,41 +123,34 @@ TEST_CASE("the variants obey every law in every dtype, on rows and packed, whate
 TEST_CASE("an answer that is not the same twice breaks repeat", "[invariants]") {
   static int calls;
   calls = 0;
-  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::Answer answer = healthy(problem, options);
+  CHECK(broken_by([](const kda::Problem&, kda::Answer& answer) {
           if (++calls == 2) flip(answer.o, 3);
-          return answer;
         }) == only("repeat"));
 }
 
 TEST_CASE("anchors in later rows break causality, and rounding explains them where they are declared",
           "[invariants]") {
-  CHECK(broken_by(
-            [](const kda::Problem& problem, const kda::RunOptions& options) {
-              kda::RunOptions ahead = options;
-              ahead.arithmetic.decay = kda::DecayForm::anchor_mid;
-              return healthy(problem, ahead, "chunk");
-            },
-            grouped_heads(), "chunk") == only("causality"));
+  kda::Variant variant = kda::variant_named("chunk");
+  variant.run = [](const kda::Problem& problem, kda::RunOptions ahead) {
+    ahead.arithmetic.decay = kda::DecayForm::anchor_mid;
+    return kda::run_chunk(problem, ahead);
+  };
+  CHECK(failing(battery(test::make_problem(grouped_heads()), {&variant, 1})) == only("causality"));
 }
 
 TEST_CASE("a state rounded when it is handed over breaks split, and all that serves in several calls",
           "[invariants]") {
-  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::Answer answer = healthy(problem, options);
+  CHECK(broken_by([](const kda::Problem&, kda::Answer& answer) {
           answer.final_state = answer.final_state.converted_to(DType::fp16).converted_to(DType::fp32);
-          return answer;
         }) == std::set<std::string>{"oracle", "invariant:split", "invariant:decode", "invariant:prefill",
                                     "invariant:drafts", "invariant:prefix", "invariant:server"});
 }
 
 TEST_CASE("a place in the batch that counts breaks batch, and drafts, which have several states",
           "[invariants]") {
-  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::Answer answer = healthy(problem, options);
+  CHECK(broken_by([](const kda::Problem& problem, kda::Answer& answer) {
           if (problem.dimensions().N > 1)
             answer.final_state.at(answer.final_state.size() / problem.dimensions().N)[2] ^= std::byte{1};
-          return answer;
         }) == std::set<std::string>{"invariant:batch", "invariant:drafts", "invariant:server"});
 }
 
@@ -169,8 +158,8 @@ TEST_CASE("laws that take a state for all that is left are not tried where more 
   std::set<std::string> wanted{"split", "decode", "prefill", "drafts", "prefix", "server"};
   for (const char* const word : {"stored=bf16+feedback", "stored=bf16+stochastic:1"}) {
     const TemporaryFixture file(test::make_problem(grouped_heads()));
-    plan::Request request = test::request_for({file.path});
-    request.selection.variants = plan::Names{"recurrent"}, request.selection.against = plan::Names{};
+    plan::Request request = test::request_for({file.path}, plan::Names{"recurrent"});
+    request.selection.against = plan::Names{};
     request.arithmetic = {word}, request.invariants.emplace();
     const report::Document document = test::ran(request);
     CHECK(failing(document).empty());
@@ -183,34 +172,28 @@ TEST_CASE("laws that take a state for all that is left are not tried where more 
 }
 
 TEST_CASE("a head that is not like the others breaks heads", "[invariants]") {
-  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::Answer answer = healthy(problem, options);
+  CHECK(broken_by([](const kda::Problem& problem, kda::Answer& answer) {
           const kda::Dimensions& d = problem.dimensions();
           for (std::size_t row = 0; row < d.B * d.T; ++row) flip(answer.o, row * d.HV * d.V);
-          return answer;
         }) == only("heads"));
 }
 
 TEST_CASE("a mask that multiplies by zero breaks neighbour", "[invariants]") {
-  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::Answer answer = healthy(problem, options);
+  CHECK(broken_by([](const kda::Problem& problem, kda::Answer& answer) {
           const double masked = 0 * problem.v.value(problem.v.size() - 1);
           for (std::size_t i = 0; i < answer.o.size(); ++i) answer.o.set(i, answer.o.value(i) + masked);
-          return answer;
         }) == only("neighbour"));
 }
 
 #if defined(__GLIBC__)
 TEST_CASE("memory read before it is written breaks poison", "[invariants]") {
   if (is_sanitized) KDA_CHECK_SKIP("a sanitizer has a heap of its own");
-  CHECK(broken_by([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::Answer answer = healthy(problem, options);
+  CHECK(broken_by([](const kda::Problem&, kda::Answer& answer) {
           // So large that it is fresh from the system: zeros, unless somebody fills it.
           constexpr std::size_t count = std::size_t{40} << 20;
           const tensor::AlignedBytes scratch(count);
           const volatile std::byte* const memory = scratch.data();
           if (memory[count / 2] != std::byte{0}) flip(answer.o, 5);
-          return answer;
         }) == only("poison"));
 }
 #endif
@@ -219,12 +202,10 @@ TEST_CASE("work in place breaks inputs", "[invariants]") {
   test::ProblemSpec spec = grouped_heads();
   spec.initial_state = false, spec.gate = kda::Gate::none;
   CHECK(broken_by(
-            [](const kda::Problem& problem, const kda::RunOptions& options) {
-              kda::Answer answer = healthy(problem, options);
+            [](const kda::Problem& problem, kda::Answer&) {
               // The first gate decays a state of zeros: no answer shows it.
               auto& g = const_cast<tensor::Tensor&>(problem.g);  // NOLINT
               if (!problem.initial_state) g.set(0, g.value(0) / 2);
-              return answer;
             },
             spec) == only("inputs"));
 }
@@ -232,18 +213,15 @@ TEST_CASE("work in place breaks inputs", "[invariants]") {
 TEST_CASE("gradients that are not the same twice break repeat", "[invariants][gradients]") {
   static int calls;
   calls = 0;
-  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::GradientTensors gradients = healthy_gradients(problem, options);
+  CHECK(broken_backwards([](const kda::Problem&, kda::GradientTensors& gradients) {
           if (++calls == 2) flip(of(gradients, kda::Gradient::dA_log), 1);
-          return gradients;
         }) == only("repeat"));
 }
 
 TEST_CASE("gradients through anchors in later rows break causality", "[invariants][gradients]") {
   // Rows before the middle of a block of 16 hang on its gate; a cut between blocks changes nothing.
   CHECK(broken_backwards(
-            [](const kda::Problem& problem, const kda::RunOptions& options) {
-              kda::GradientTensors gradients = healthy_gradients(problem, options, "chunk");
+            [](const kda::Problem& problem, kda::GradientTensors& gradients) {
               const kda::Dimensions& d = problem.dimensions();
               for (const kda::Sequence& s : problem.sequences())
                 for (std::size_t i = 0; i < s.length() * d.HV; ++i) {
@@ -254,7 +232,6 @@ TEST_CASE("gradients through anchors in later rows break causality", "[invariant
                   if (t < middle && (problem.g.at(row(middle) * d.K)[0] & std::byte{1}) != std::byte{0})
                     flip(of(gradients, kda::Gradient::dv), row(t) * d.V);
                 }
-              return gradients;
             },
             grouped_heads(), "chunk") == only("causality"));
 }
@@ -265,8 +242,7 @@ TEST_CASE("gradients obey every law in every order of sums, whatever kernel is e
   const TemporaryFixture file(problem);
   for (const char* const word : {"reduction=pairwise", "reduction=tree:7", "reduction=blocks:16",
                                  "reduction=exact", "decay=anchor-mid:16", "h100", "fla"}) {
-    plan::Request request = test::request_for({file.path});
-    request.selection.variants = plan::Names{"recurrent", "chunk"};
+    plan::Request request = test::request_for({file.path}, plan::Names{"recurrent", "chunk"});
     request.selection.against.emplace(), request.selection.pass = kda::Pass::backward;
     request.arithmetic = {word}, request.invariants.emplace();
     const report::Document document = test::ran(request);
@@ -278,8 +254,7 @@ TEST_CASE("gradients obey every law in every order of sums, whatever kernel is e
 
 TEST_CASE("a gradient of a token that is not in the loss breaks causality", "[invariants][gradients]") {
   // The terms of a mask that lets through the row above the diagonal, where there is no loss behind.
-  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::GradientTensors gradients = healthy_gradients(problem, options);
+  CHECK(broken_backwards([](const kda::Problem& problem, kda::GradientTensors& gradients) {
           tensor::Tensor& dv = of(gradients, kda::Gradient::dv);
           const kda::Dimensions& d = problem.dimensions();
           const std::size_t row = d.HV * d.V;
@@ -288,16 +263,13 @@ TEST_CASE("a gradient of a token that is not in the loss breaks causality", "[in
               const std::size_t at = (s.batch * d.T + t) * row;
               if (dv.value(at) == 0) dv.set(at, problem.output_gradient->value(at - row));
             }
-          return gradients;
         }) == only("causality"));
 }
 
 TEST_CASE("a state gradient rounded when it is handed over breaks split", "[invariants][gradients]") {
-  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::GradientTensors gradients = healthy_gradients(problem, options);
+  CHECK(broken_backwards([](const kda::Problem&, kda::GradientTensors& gradients) {
           tensor::Tensor& state = of(gradients, kda::Gradient::dinitial_state);
           state = state.converted_to(DType::fp16).converted_to(DType::fp32);
-          return gradients;
         }) == std::set<std::string>{"oracle", "invariant:split"});
 }
 
@@ -307,7 +279,7 @@ TEST_CASE("a dht that is dropped breaks split", "[invariants][gradients]") {
   variant.run_backward = [](const kda::Problem& problem, const kda::RunOptions& options) {
     kda::Problem without = kda::clone(problem);
     without.state_gradient.reset();
-    return healthy_gradients(without, options);
+    return kda::run_recurrent_backward(without, options);
   };
   kda::Problem problem = test::with_loss(test::make_problem(spec));
   problem.state_gradient.reset();
@@ -316,42 +288,34 @@ TEST_CASE("a dht that is dropped breaks split", "[invariants][gradients]") {
 }
 
 TEST_CASE("a place in the batch that counts breaks batch backwards", "[invariants][gradients]") {
-  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::GradientTensors gradients = healthy_gradients(problem, options);
+  CHECK(broken_backwards([](const kda::Problem& problem, kda::GradientTensors& gradients) {
           tensor::Tensor& state = of(gradients, kda::Gradient::dinitial_state);
           if (problem.dimensions().N > 1) flip(state, state.size() / problem.dimensions().N);
-          return gradients;
         }) == only("batch"));
 }
 
 TEST_CASE("gradients of a head that is not like the others break heads", "[invariants][gradients]") {
-  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::GradientTensors gradients = healthy_gradients(problem, options);
+  CHECK(broken_backwards([](const kda::Problem& problem, kda::GradientTensors& gradients) {
           flip(of(gradients, kda::Gradient::ddt_bias), problem.dimensions().K);
-          return gradients;
         }) == only("heads"));
 }
 
 TEST_CASE("a mask of gradients that multiplies by zero breaks neighbour", "[invariants][gradients]") {
-  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::GradientTensors gradients = healthy_gradients(problem, options);
+  CHECK(broken_backwards([](const kda::Problem& problem, kda::GradientTensors& gradients) {
           const double masked = 0 * problem.output_gradient->value(problem.output_gradient->size() - 1);
           tensor::Tensor& dk = of(gradients, kda::Gradient::dk);
           for (std::size_t i = 0; i < dk.size(); ++i) dk.set(i, dk.value(i) + masked);
-          return gradients;
         }) == only("neighbour"));
 }
 
 #if defined(__GLIBC__)
 TEST_CASE("a gradient that is not written where it is zero breaks poison", "[invariants][gradients]") {
   if (is_sanitized) KDA_CHECK_SKIP("a sanitizer has a heap of its own");
-  CHECK(broken_backwards([](const kda::Problem& problem, const kda::RunOptions& options) {
-          kda::GradientTensors gradients = healthy_gradients(problem, options);
+  CHECK(broken_backwards([](const kda::Problem&, kda::GradientTensors& gradients) {
           constexpr std::size_t count = std::size_t{40} << 20;  // fresh from the system: zeros
           const tensor::AlignedBytes scratch(count);
           const volatile std::byte* const memory = scratch.data();
           if (memory[count / 2] != std::byte{0}) flip(of(gradients, kda::Gradient::dbeta), 5);
-          return gradients;
         }) == only("poison"));
 }
 #endif
@@ -360,12 +324,10 @@ TEST_CASE("gradients made in place break inputs", "[invariants][gradients]") {
   test::ProblemSpec spec = grouped_heads();
   spec.initial_state = false, spec.gate = kda::Gate::none;
   CHECK(broken_backwards(
-            [](const kda::Problem& problem, const kda::RunOptions& options) {
-              kda::GradientTensors gradients = healthy_gradients(problem, options);
+            [](const kda::Problem& problem, kda::GradientTensors&) {
               // The first gate decays a state of zeros: no answer shows it.
               auto& g = const_cast<tensor::Tensor&>(problem.g);  // NOLINT
               if (!problem.initial_state) g.set(0, g.value(0) / 2);
-              return gradients;
             },
             spec) == only("inputs"));
 }
@@ -387,7 +349,7 @@ TEST_CASE("of many value heads the sums over them are left out of heads, and all
 TEST_CASE("a law names what was tried and the worst place", "[invariants]") {
   kda::Variant variant = kda::variant_named("recurrent");
   variant.run = [](const kda::Problem& problem, const kda::RunOptions& options) {
-    kda::Answer answer = healthy(problem, options);
+    kda::Answer answer = kda::run_recurrent(problem, options);
     if (problem.dimensions().T == 16) answer.final_state.set(0, answer.final_state.value(0) + 1);
     return answer;
   };
