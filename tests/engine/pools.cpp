@@ -5,8 +5,8 @@
 
 #include "fixture/fixture.hpp"
 #include "support/catch.hpp"
+#include "support/judged_call.hpp"
 #include "support/pools.hpp"
-#include "support/running.hpp"
 #include "support/temporary_fixture.hpp"
 
 namespace pools_tests {
@@ -22,24 +22,13 @@ kda::Problem drafts(DType dtype = DType::fp32) {
   return test::make_pool_problem(test::draft_spec(), test::draft_table(), 20, dtype);
 }
 
-/// The case of a file in which somebody answered this.
-report::CaseResult judged(const kda::Problem& problem, const kda::Tensors& answer) {
-  const TemporaryFixture file(problem, {&answer.at("o"), &answer.at("state_pool")},
-                              numeric::ComputeFormat::fp32, "pool");
-  plan::Request request = test::request_for({file.path});
-  request.selection.variants.emplace();
-  const report::Document document = test::ran(request);
-  REQUIRE(document.failures.empty());
-  return test::case_of(document, "somebody", "oracle");
-}
-
 /// Of an answer of which something is changed: the place that its failure names.
 template <class Change>
 std::string failure(DType dtype, Change change) {
   const kda::Problem problem = drafts(dtype);
   kda::Tensors answer = test::pool_answer(problem);
   change(answer);
-  const report::CaseResult item = judged(problem, answer);
+  const report::CaseResult item = test::judged_call(problem, answer);
   std::string places;
   for (const report::TensorResult& tensor : item.tensors)
     if (tensor.verdict == Verdict::fail) places += (places.empty() ? "" : " ") + tensor.worst->place;
@@ -56,7 +45,7 @@ std::size_t element(std::size_t slot, std::size_t head, std::size_t k, std::size
 TEST_CASE("a recorded pool passes in any element type, and its slots are compared", "[pool]") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const kda::Problem problem = drafts(dtype);
-    const report::CaseResult item = judged(problem, test::pool_answer(problem));
+    const report::CaseResult item = test::judged_call(problem, test::pool_answer(problem));
     INFO(item.reason);
     CHECK(item.verdict == Verdict::pass);
     REQUIRE(item.tensors.size() == 3);
@@ -90,10 +79,10 @@ TEST_CASE("of a slot that nobody stores to a NaN and the sign of a zero are kept
     call.states.set(element(16, 2, 5, 4), value);
     const kda::Problem problem = kda::ordinary_form(std::move(call));
     kda::Tensors answer = test::pool_answer(problem);
-    CHECK(judged(problem, answer).verdict == Verdict::pass);
+    CHECK(test::judged_call(problem, answer).verdict == Verdict::pass);
     answer.at("state_pool").at(element(16, 2, 5, 4))[std::isnan(value) ? 0 : 1] ^=
         std::byte{static_cast<unsigned char>(std::isnan(value) ? 1 : 0x80)};
-    const report::CaseResult changed = judged(problem, answer);
+    const report::CaseResult changed = test::judged_call(problem, answer);
     CHECK(changed.verdict == Verdict::fail);
     REQUIRE(changed.tensors.size() == 3);
     REQUIRE(changed.tensors[2].worst);
@@ -128,16 +117,10 @@ TEST_CASE("a draft whose states are one slot late fails in every slot of it", "[
 
 TEST_CASE("a call is the same after it was written and read", "[pool]") {
   const kda::Problem problem = drafts(DType::bf16);
-  const TemporaryFixture file(problem);
-  const fixture::Fixture read = fixture::Fixture::open(file.path);
-  CHECK(read.warnings().empty());
-  const kda::Problem again = read.read_problem();
-  REQUIRE(again.pool);
-  CHECK(again.pool->table == problem.pool->table);
+  const kda::Problem again = test::check_kept(problem);
+  CHECK(kda::Outline(again) == kda::Outline(problem));
   CHECK(test::differing_bits(again.pool->states, problem.pool->states) == 0);
   CHECK(test::differing_bits(again.q, problem.q) == 0);
-  CHECK(kda::Outline(again) == read.header().outline());
-  CHECK(kda::Outline(again) == kda::Outline(problem));
 }
 
 TEST_CASE("a call with two tables and two pools is the same after it was written and read, and passes",
@@ -148,19 +131,14 @@ TEST_CASE("a call with two tables and two pools is the same after it was written
   call.table.has_state = {1, 0, 1, 0, 1, 1, 0};
   for (std::int64_t i = 0; i < 28; ++i) call.table.outputs.push_back(i % 5 == 3 || i > 19 ? -1 : 19 - i);
   const kda::Problem problem = kda::ordinary_form(std::move(call));
-  const TemporaryFixture file(problem);
-  const fixture::Fixture read = fixture::Fixture::open(file.path);
-  CHECK(read.warnings().empty());
-  const kda::Problem again = read.read_problem();
-  CHECK(again.pool->table == problem.pool->table);
-  CHECK(test::differing_bits(*again.pool->source, *problem.pool->source) == 0);
-  CHECK(kda::Outline(again) == read.header().outline());
+  const kda::Problem again = test::check_kept(problem);
   CHECK(kda::Outline(again) == kda::Outline(problem));
-  CHECK(judged(problem, test::pool_answer(problem)).verdict == Verdict::pass);
+  CHECK(test::differing_bits(*again.pool->source, *problem.pool->source) == 0);
+  CHECK(test::judged_call(problem, test::pool_answer(problem)).verdict == Verdict::pass);
   // What is read must stay: nobody stores there.
   kda::Tensors answer = test::pool_answer(problem);
   answer.at("o").set(1 * 24 + 3, 7);
-  const report::CaseResult padded = judged(problem, answer);
+  const report::CaseResult padded = test::judged_call(problem, answer);
   CHECK(padded.verdict == Verdict::fail);
   CHECK_THAT(padded.reason, ContainsSubstring("padding_output: row 1 is padding, and its o is not zero"));
 }
@@ -172,7 +150,7 @@ TEST_CASE("a slot that is read and stored to by nobody is named with who reads i
   const kda::Problem problem = kda::ordinary_form(std::move(call));
   kda::Tensors answer = test::pool_answer(problem);
   answer.at("state_pool").set(element(5, 1, 2, 3), 7);
-  CHECK_THAT(judged(problem, answer).reason,
+  CHECK_THAT(test::judged_call(problem, answer).reason,
              ContainsSubstring("slot 5, which sequence 2 reads and no row stores to, was written"));
 }
 
@@ -192,8 +170,7 @@ TEST_CASE("the ordinary form of a call counts for the memory budget", "[pool]") 
 TEST_CASE("variants, the chunk form too, answer calls and are judged, in the element type that is asked for",
           "[pool]") {
   const TemporaryFixture file(drafts(DType::bf16));
-  plan::Request request = test::request_for({file.path});
-  request.selection.variants = plan::Names{"naive", "recurrent", "chunk"};
+  plan::Request request = test::request_for({file.path}, plan::Names{"naive", "recurrent", "chunk"});
   request.selection.dtypes = plan::Names{"fp64", "fp32", "bf16"};
   const report::Document document = test::ran(request);
   CHECK(document.cases.size() == 9);
