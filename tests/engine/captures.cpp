@@ -32,14 +32,36 @@ std::size_t differing(const tensor::Tensor& recorded, const tensor::Tensor& comp
   return count;
 }
 
+/// A problem and what somebody answered to it.
+struct Answered {
+  explicit Answered(const std::string& path)
+      : source(plan::Source::look({path, path}, {})),
+        opened(source.open({})),
+        problem(opened.take_problem()) {}
+
+  /// Elements of the outputs of a group that a variant under these words gives otherwise.
+  std::size_t differing(const char* group_name, const char* variant_name,
+                        const std::vector<std::string>& words) {
+    const fixture::ExpectedGroup& group = *source.expected_named(group_name);
+    const tensor::Tensor o = opened.read(*group.tensor("o"));
+    const kda::Variant& variant = kda::variant_named(variant_name);
+    const kda::Answer answer =
+        variant.run(problem, plan::run_options(variant, problem, o.dtype(), words, 64));
+    return test::differing_bits(answer.o, o) +
+           test::differing_bits(answer.final_state, opened.read(*group.tensor("final_state")));
+  }
+
+  plan::Source source;
+  plan::Source::Opened opened;
+  kda::Problem problem;
+};
+
 }  // namespace
 
 TEST_CASE("a CPU replays what an H100 answered bit for bit, stages included", "[engine][captures]") {
   std::size_t groups = 0, stages = 0;
   for (const std::string& path : files_of("captures")) {
-    const plan::Source source = plan::Source::look({path, path}, {});
-    plan::Source::Opened opened = source.open({});
-    const kda::Problem problem = opened.take_problem();
+    auto [source, opened, problem] = Answered(path);
     for (const fixture::ExpectedGroup& group : source.expected()) {
       if (!group.name.starts_with("gpu-")) continue;
       INFO(path << ' ' << group.name);
@@ -136,25 +158,12 @@ TEST_CASE(
 }
 
 TEST_CASE("what FLA's kernels of GDN-2 answered on an H100 is replayed in every bit", "[engine][captures]") {
-  const std::string path = test::case_fixtures() + "/../kernels/fla_gdn2_bf16.h5";
-  const plan::Source source = plan::Source::look({path, path}, {});
-  plan::Source::Opened opened = source.open({});
-  const kda::Problem problem = opened.take_problem();
-  const auto differing = [&](const char* group_name, const char* variant_name,
-                             const std::vector<std::string>& words) {
-    const fixture::ExpectedGroup& group = *source.expected_named(group_name);
-    const tensor::Tensor o = opened.read(*group.tensor("o"));
-    const kda::Variant& variant = kda::variant_named(variant_name);
-    const kda::Answer answer =
-        variant.run(problem, plan::run_options(variant, problem, o.dtype(), words, 64));
-    return test::differing_bits(answer.o, o) +
-           test::differing_bits(answer.final_state, opened.read(*group.tensor("final_state")));
-  };
-  CHECK(differing("fla_recurrent", "recurrent", {"fla-recurrent"}) == 0);
+  Answered file(test::case_fixtures() + "/../kernels/fla_gdn2_bf16.h5");
+  CHECK(file.differing("fla_recurrent", "recurrent", {"fla-recurrent"}) == 0);
   // The write gate's product and the prediction are one operation there.
-  CHECK(differing("fla_recurrent", "recurrent", {"fla-recurrent", "delta=wy"}) > 0);
-  CHECK(differing("fla_chunk", "chunk", {"fla", "launch=scan:2+pairs:2x16x1"}) == 0);
-  CHECK(differing("fla_chunk", "chunk", {"fla", "launch=scan:4+pairs:2x16x1"}) > 0);
+  CHECK(file.differing("fla_recurrent", "recurrent", {"fla-recurrent", "delta=wy"}) > 0);
+  CHECK(file.differing("fla_chunk", "chunk", {"fla", "launch=scan:2+pairs:2x16x1"}) == 0);
+  CHECK(file.differing("fla_chunk", "chunk", {"fla", "launch=scan:4+pairs:2x16x1"}) > 0);
 }
 
 TEST_CASE(
@@ -164,20 +173,9 @@ TEST_CASE(
   for (const std::string& path : files_of("kernels")) {
     if (!std::filesystem::path(path).filename().string().starts_with("fla_norm_")) continue;
     INFO(path);
-    const plan::Source source = plan::Source::look({path, path}, {});
-    plan::Source::Opened opened = source.open({});
-    const kda::Problem problem = opened.take_problem();
-    const fixture::ExpectedGroup& group = *source.expected_named("fla_recurrent");
-    const tensor::Tensor o = opened.read(*group.tensor("o")),
-                         state = opened.read(*group.tensor("final_state"));
-    const kda::Variant& variant = kda::variant_named("recurrent");
-    const auto differing_under = [&](const std::vector<std::string>& words) {
-      const kda::Answer answer =
-          variant.run(problem, plan::run_options(variant, problem, o.dtype(), words, 64));
-      return test::differing_bits(answer.o, o) + test::differing_bits(answer.final_state, state);
-    };
-    CHECK(differing_under({"fla-recurrent"}) == 0);
-    CHECK(differing_under({"fla-recurrent", "special=ieee"}) > 0);
+    Answered file(path);
+    CHECK(file.differing("fla_recurrent", "recurrent", {"fla-recurrent"}) == 0);
+    CHECK(file.differing("fla_recurrent", "recurrent", {"fla-recurrent", "special=ieee"}) > 0);
     ++captures;
   }
   CHECK(captures == 3);

@@ -27,8 +27,7 @@ using Results = std::map<std::string, report::TensorResult>;
 Results judged(const kda::Problem& problem, const std::vector<Tensor>& tensors, ComputeFormat compute,
                const std::vector<judge::LimitLayer>& limits = {}) {
   const test::TemporaryFixture file(problem, test::pointers_to(tensors), compute, "small-values");
-  plan::Request request = test::request_for({file.path});
-  request.selection.variants = plan::Names{};
+  plan::Request request = test::request_for({file.path}, plan::Names{});
   request.judging.limits = limits;
   Results results;
   for (const report::CaseResult& item : test::ran(request).cases)
@@ -39,8 +38,7 @@ Results judged(const kda::Problem& problem, const std::vector<Tensor>& tensors, 
 /// Verdicts on our own variants, by "recurrent dg".
 std::map<std::string, Verdict> of_variants(const kda::Problem& problem, DType dtype) {
   const test::TemporaryFixture file(problem, nullptr, "small-values");
-  plan::Request request = test::request_for({file.path});
-  request.selection.variants = plan::Names{"naive", "recurrent", "chunk"};
+  plan::Request request = test::request_for({file.path}, plan::Names{"naive", "recurrent", "chunk"});
   request.selection.dtypes = plan::Names{std::string(numeric::name_of(dtype))};
   std::map<std::string, Verdict> verdicts;
   for (const report::CaseResult& item : test::ran(request).cases)
@@ -88,6 +86,16 @@ kda::Problem decaying(double g, std::size_t T, double spread = 1e-3) {
   problem.output_gradient.reset();
   problem.validate();
   return problem;
+}
+
+void check_that_no_chunk_form_fails(const char* regime, const char* dtype, plan::Names arithmetic = {}) {
+  plan::Request request = test::request_for({regime}, plan::Names{"chunk"});
+  request.selection.dtypes = plan::Names{dtype}, request.selection.against = plan::Names{"oracle"};
+  request.arithmetic = std::move(arithmetic);
+  for (const report::CaseResult& item : test::ran(request).cases) {
+    INFO(regime << ": " << item.reason);
+    CHECK(item.verdict != Verdict::fail);
+  }
 }
 
 }  // namespace
@@ -178,31 +186,14 @@ TEST_CASE("chunk forms whose operands are below the smallest normal number of th
           "[engine]") {
   for (const char* const text :
        {"control:T=64,H=1,K=32,V=32,size=1e-5,dtype=fp16", "lb_real:T=5,K=64,V=64,H=1,size=1e-5,dtype=fp16",
-        "bwd_chain:T=16,size=1e-5,dtype=fp16", "bwd_gate_zero:T=5,K=128,V=128,seed=68166353,H=2,size=1e-7"}) {
-    plan::Request request = test::request_for({text});
-    request.selection.variants = plan::Names{"chunk"};
-    request.selection.dtypes = plan::Names{"fp16"};
-    request.selection.against = plan::Names{"oracle"};
-    for (const report::CaseResult& item : test::ran(request).cases) {
-      INFO(text << ": " << item.reason);
-      CHECK(item.verdict != Verdict::fail);
-    }
-  }
+        "bwd_chain:T=16,size=1e-5,dtype=fp16", "bwd_gate_zero:T=5,K=128,V=128,seed=68166353,H=2,size=1e-7"})
+    check_that_no_chunk_form_fails(text, "fp16");
 }
 
 TEST_CASE("gradients are not held against what operands below the range of tf32 have lost", "[engine]") {
   for (const char* const text : {"lb_real:loss=1,T=1,K=128,V=128,seed=371978618,H=1,size=1e-41",
-                                 "corr_keys:loss=1,T=130,K=16,V=128,seed=594440532,H=1,size=1e-41"}) {
-    plan::Request request = test::request_for({text});
-    request.selection.variants = plan::Names{"chunk"};
-    request.selection.dtypes = plan::Names{"fp32"};
-    request.selection.against = plan::Names{"oracle"};
-    request.arithmetic = plan::Names{"storage=fla"};
-    for (const report::CaseResult& item : test::ran(request).cases) {
-      INFO(text << ": " << item.reason);
-      CHECK(item.verdict != Verdict::fail);
-    }
-  }
+                                 "corr_keys:loss=1,T=130,K=16,V=128,seed=594440532,H=1,size=1e-41"})
+    check_that_no_chunk_form_fails(text, "fp32", {"storage=fla"});
 }
 
 TEST_CASE("values too small for their element type are right where they are zero", "[engine]") {
