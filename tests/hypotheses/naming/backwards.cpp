@@ -3,7 +3,7 @@
 
 #include "hypotheses/naming/kernels.hpp"
 #include "support/catch.hpp"
-#include "support/random.hpp"
+#include "support/loss.hpp"
 #include "support/sampled.hpp"
 #include "tensor/rearranged.hpp"
 
@@ -24,12 +24,8 @@ std::vector<kda::Problem> problems_with_loss() {
       if (is_packed && gate == Gate::softplus) spec.cu_seqlens = {0, 20, 50, 120};
       if (is_packed && gate == Gate::lower_bound) spec.B = 3;
       kda::Problem& problem = list.emplace_back(test::make_problem(spec, 7));
-      test::Random random(8);
       if (!spec.beta_sigmoid) problem.beta.set(3, 0);
-      problem.output_gradient = problem.v.clone();
-      problem.state_gradient = problem.initial_state->clone();
-      for (Tensor* const tensor : {&*problem.output_gradient, &*problem.state_gradient})
-        for (std::size_t i = 0; i < tensor->size(); ++i) tensor->set(i, random.normal());
+      test::add_loss(problem, 8);
     }
   return list;
 }
@@ -72,11 +68,7 @@ TEST_CASE("a matrix of the backward pass that is another one is named", "[hypoth
   test::ProblemSpec spec;
   spec.T = 96, spec.H = spec.HV = 2, spec.K = spec.V = 20, spec.gate_size = 0.1;
   kda::Problem problem = test::make_problem(spec, 7);
-  problem.output_gradient = problem.v.clone();
-  problem.state_gradient = problem.initial_state->clone();
-  test::Random random(8);
-  for (Tensor* const tensor : {&*problem.output_gradient, &*problem.state_gradient})
-    for (std::size_t i = 0; i < tensor->size(); ++i) tensor->set(i, random.normal());
+  test::add_loss(problem, 8);
   const kda::GradientTensors right = wrong_gradients(problem, {}, chunk_size);
   test::Sampled sample(250);
   INFO(sample.text());
@@ -231,11 +223,7 @@ TEST_CASE("a fault of the gradients of a large problem is named from a part of i
           (is_long && reading.states_from_zero) || reading.states != hypotheses::StateOf::own;
       if (!fault.applies(problem) || reading.is_of_others() || is_of_sums || begins_before) continue;
       for (std::size_t h = 0; h < spec.H; ++h) problem.A_log->set(h, -3);  // states reach far
-      test::Random random(8);
-      problem.output_gradient = problem.v.clone();
-      problem.state_gradient = problem.initial_state->clone();
-      for (Tensor* const tensor : {&*problem.output_gradient, &*problem.state_gradient})
-        for (std::size_t i = 0; i < tensor->size(); ++i) tensor->set(i, random.normal());
+      test::add_loss(problem, 8);
       const kda::GradientTensors got = wrong_gradients(problem, fault.reading(), chunk_size);
       const hypotheses::Naming naming =
           hypotheses::name_gradient_fault(problem, failed(got), {0, spec.H - 1}, chunk_size, 2);
