@@ -75,9 +75,7 @@ double reciprocal_norm(const Matrix& rows, std::size_t row) {
 }
 
 Matrix clamped(Matrix a, double bound) {
-  for (std::size_t i = 0; i < a.rows(); ++i)
-    for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) = std::clamp(a(i, j), -bound, bound);
-  return a;
+  return applied(std::move(a), [bound](double x) { return std::clamp(x, -bound, bound); });
 }
 
 }  // namespace

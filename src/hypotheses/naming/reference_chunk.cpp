@@ -245,12 +245,6 @@ Matrix output(const Chunk& c, const Matrix& h, double scale) {
   return c.moved("o", std::move(o));
 }
 
-Matrix in_bf16(Matrix a) {
-  for (std::size_t i = 0; i < a.rows(); ++i)
-    for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) = to_bf16(a(i, j));
-  return a;
-}
-
 /// Backwards through one chunk, from the gradient of the state that leaves it.
 class ChunkGradient {
  public:
@@ -724,7 +718,8 @@ HeadGradient chunk_gradient(const ChunkedHead& of, const GradientReading& readin
   Moving moving(reading.site, reading.move, of.chunk_size, reading.beside);
   for (std::size_t i = chunks.size(); i-- > 0;) {
     const GradientReading& here = reading.only_chunk.value_or(i) == i ? reading : right;
-    if (here.fault == BackwardFault::carry_in_bf16) gradient.state = in_bf16(std::move(gradient.state));
+    if (here.fault == BackwardFault::carry_in_bf16)
+      gradient.state = applied(std::move(gradient.state), to_bf16);
     const bool is_last = i + 1 == chunks.size();
     if (here.fault == BackwardFault::chunks_apart && !is_last) gradient.state = Matrix(K, V);
     Moving* const moves = here.site != nullptr ? &moving : nullptr;

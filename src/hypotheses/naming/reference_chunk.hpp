@@ -33,6 +33,13 @@ class Matrix {
   std::vector<double> values_;
 };
 
+/// function(a(i, j))
+template <class Function>
+Matrix applied(Matrix a, Function function) {
+  for (std::size_t i = 0; i < a.rows(); ++i)
+    for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) = function(a(i, j));
+  return a;
+}
 /// factor(i, j) a(i, j)
 template <class Factor>
 Matrix weighted(Matrix a, Factor factor) {

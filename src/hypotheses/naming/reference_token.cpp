@@ -39,12 +39,6 @@ void add_outer(Matrix& a, double factor, const double* x, const double* y) {
   for (std::size_t i = 0; i < a.rows(); ++i)
     for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) += factor * x[i] * y[j];
 }
-Matrix rounded(Matrix a, double (*round)(double)) {
-  if (round == &unchanged) return a;
-  for (std::size_t i = 0; i < a.rows(); ++i)
-    for (std::size_t j = 0; j < a.columns(); ++j) a(i, j) = round(a(i, j));
-  return a;
-}
 void decay(Matrix& a, const Matrix& g, std::size_t token) {
   for (std::size_t i = 0; i < a.rows(); ++i) {
     const double by = numeric::exp(g(token, i));
@@ -63,7 +57,7 @@ std::vector<Kept> kept_states(const Head& head, const TokenReading& reading) {
     one.error = along_rows(state, head.k.row(t));
     for (std::size_t j = 0; j < one.error.size(); ++j) one.error[j] = head.v(t, j) - one.error[j];
     add_outer(state, head.beta[t], head.k.row(t), one.error.data());
-    one.behind = state = rounded(std::move(state), reading.round_states);
+    one.behind = state = applied(std::move(state), reading.round_states);
   }
   return all;
 }
@@ -102,7 +96,7 @@ HeadGradient token_gradient(const Head& head, const TokenReading& reading, const
     D = std::move(erased);
     const std::ptrdiff_t by = static_cast<std::ptrdiff_t>(t) + reading.decay_of;
     decay(D, head.g, static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(by, 0, std::ssize(kept) - 1)));
-    D = rounded(std::move(D), reading.round);
+    D = applied(std::move(D), reading.round);
   }
   return gradient;
 }
