@@ -1,3 +1,4 @@
+import inspect
 import json
 import os
 import subprocess
@@ -5,28 +6,11 @@ import sys
 import textwrap
 
 import kda_check
+import numpy_kernels
 import pytest
 from kda_check import _program
 
-RIGHT = """
-import numpy as np
-
-def right(q, k, v, g, beta, scale, initial_state=None, cu_seqlens=None, fault=lambda state, t: state):
-    ends = [0, q.shape[1]] if cu_seqlens is None else cu_seqlens
-    kind, (q, k, v, g, beta) = v.dtype, (np.asarray(x, np.float32) for x in (q, k, v, g, beta))
-    o, states = np.zeros_like(v), []
-    for n, (begin, end) in enumerate(zip(ends, ends[1:])):
-        rows = slice(None) if cu_seqlens is None else slice(n, n + 1)
-        state = np.zeros((q.shape[0], v.shape[2], q.shape[-1], v.shape[-1]), np.float32)
-        state = state if initial_state is None else initial_state[rows].astype(np.float32)
-        for t in range(begin, end):
-            state = fault(state, t) * np.exp(g[:, t])[..., None]
-            error = beta[:, t, :, None] * (v[:, t] - np.einsum("bhkv,bhk->bhv", state, k[:, t]))
-            state = state + k[:, t][..., None] * error[..., None, :]
-            o[:, t] = np.float32(scale) * np.einsum("bhkv,bhk->bhv", state, q[:, t])
-        states.append(state)
-    return o.astype(kind), np.concatenate(states)
-"""
+RIGHT = f"import numpy as np\n\n\n{inspect.getsource(numpy_kernels.right)}"
 CHUNK = """
 import numpy as np
 
@@ -79,7 +63,7 @@ def judged(folder, body, before="", **words):
         ("return cache.setdefault(v.shape, right(q, k, v, g, beta, scale, initial_state))", "is that of an earlier problem", ""),
         ("o, state = right(q, k, v, g, beta, scale, initial_state)\nv[:] = o\nreturn v, state", "it writes to its input v", ""),
         ("return right(q, k, v, g / np.float32(np.log(2)), beta, scale, initial_state)", "o: bug: as if the decay is", "log2e_twice"),
-        ("return right(q, k, v, g, beta, scale, initial_state, fault=lambda state, t: state * (t != 700))", "o: bug: as if the state", "state_lost"),
+        ("return right(q, k, v, g, beta, scale, initial_state, fault=lambda state, t, v: state * (t != 700))", "o: bug: as if the state", "state_lost"),
         ("o, state = right(q, k, v, g, beta, scale, initial_state)\no[:, :, 1:] = o[:, :, :1]\nreturn o, state", "o: ", None),
         ("o, state = right(q, k, v, g, beta, scale, initial_state)\nseen.append(1)\nreturn o * (1 + (len(seen) > 9)), state",
          "at its second call: o: bug: as if the output is doubled", "output_doubled"),
