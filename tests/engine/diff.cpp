@@ -44,6 +44,15 @@ report::Document diff(const DiffRequest& request,
   return document;
 }
 
+/// Of two files whose o differs.
+report::TensorResult failing_o(const DiffRequest& request) {
+  const report::Document document = diff(request);
+  CHECK(exit_code(document) == 1);
+  const report::TensorResult& o = test::tensor_of(document.cases[0], "expected/somebody/o");
+  CHECK(o.verdict == Verdict::fail);
+  return o;
+}
+
 }  // namespace
 
 TEST_CASE("diff finds one element altered by one ULP, with its coordinates", "[engine][diff]") {
@@ -88,10 +97,7 @@ TEST_CASE("a zero of the other sign is a difference, unless a limit of the user'
   answer.o.set(5, -0.0);
   const TemporaryFixture after(problem, &answer, "minus");
   DiffRequest request = request_for(after.path, before.path);
-  const report::Document document = diff(request);
-  CHECK(exit_code(document) == 1);
-  const report::TensorResult& o = test::tensor_of(document.cases[0], "expected/somebody/o");
-  CHECK(o.verdict == Verdict::fail);
+  const report::TensorResult o = failing_o(request);
   CHECK(o.reason == "differing_bits 1 > 0");
   CHECK(test::metric_of(o, "max_ulp") == 0);
   request.judging.limits = test::limits({"max_ulp=exact"});
@@ -106,11 +112,7 @@ TEST_CASE("an answer of another element type is a difference, unless limits of t
   answer.o = answer.o.converted_to(DType::fp16);
   const TemporaryFixture after(problem, &answer, "narrow");
   DiffRequest request = request_for(after.path, before.path);
-  const report::Document document = diff(request);
-  CHECK(exit_code(document) == 1);
-  const report::TensorResult& o = test::tensor_of(document.cases[0], "expected/somebody/o");
-  CHECK(o.verdict == Verdict::fail);
-  CHECK(o.reason == "element type is fp16 but was fp32");
+  CHECK(failing_o(request).reason == "element type is fp16 but was fp32");
   request.judging.limits = test::limits({"max_ulp=0"});
   CHECK(exit_code(diff(request)) == 0);
   request.judging.limits = test::limits({"rms_ratio=1.3e-4"});
@@ -127,9 +129,7 @@ TEST_CASE("a NaN of other bits is a difference, one of the same bits decides not
   CHECK(test::tensor_of(equal.cases[0], "expected/somebody/o").verdict == Verdict::inconclusive);
   elements[3] = std::bit_cast<float>(0x7fc00001u);
   const TemporaryFixture after(problem, &answer, "after");
-  const report::Document document = diff(request_for(after.path, before.path));
-  const report::TensorResult& o = test::tensor_of(document.cases[0], "expected/somebody/o");
-  CHECK(o.verdict == Verdict::fail);
+  const report::TensorResult o = failing_o(request_for(after.path, before.path));
   CHECK(o.reason == "differing_bits 1 > 0");
   CHECK(o.worst->place == "expected/somebody/o[b=0 t=0 h=0 v=3]");
 }

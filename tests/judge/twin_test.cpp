@@ -106,6 +106,13 @@ void scale(World& world, std::size_t begin, std::size_t end, std::size_t first, 
       for (std::size_t v = from; v < to; ++v) world.at(r, h, v) *= factor;
 }
 
+judge::HeadValues values_of(const std::vector<double>& truth, const std::vector<std::vector<double>>& fields,
+                            const RowLayout& layout, std::size_t head) {
+  judge::HeadValues values{judge::HeadRows(truth, layout, head)};
+  for (const std::vector<double>& field : fields) values.fields.emplace_back(field, layout, head);
+  return values;
+}
+
 }  // namespace
 
 TEST_CASE("errors like those of the twins are not beyond them, however many draws", "[twins]") {
@@ -327,9 +334,7 @@ TEST_CASE("twins that are all lucky in the first rows of a triangle ask no luck 
         fields[4][at] = truth[at] + (r == wrong_row ? error : 2e-3) * normal(random);
       }
     judge::TwinTest test({layout, 4, 1, 0, 0x1p-11});
-    judge::HeadValues values{judge::HeadRows(truth, layout, 0)};
-    for (const std::vector<double>& field : fields) values.fields.emplace_back(field, layout, 0);
-    test.measure(0, values);
+    test.measure(0, values_of(truth, fields, layout, 0));
     return test.conclude().at(0).ratio;
   };
   CHECK(judged(0, 2e-3) < 1);
@@ -354,9 +359,7 @@ TEST_CASE("a twin that errs far more than the stable computations does not count
   judge::TwinTest test(setting);
   CHECK(test.has_to_measure(0));
   for (const std::size_t head : {0U, 1U}) {
-    judge::HeadValues values{judge::HeadRows(truth, layout, head)};
-    for (const std::vector<double>& field : fields) values.fields.emplace_back(field, layout, head);
-    test.measure(head, values);
+    test.measure(head, values_of(truth, fields, layout, head));
     CHECK_FALSE(test.has_to_measure(head));
   }
   CHECK(test.conclude().at(0).ratio > 3);
@@ -385,11 +388,7 @@ TEST_CASE("a fault far below the noise is seen where the computation is known", 
     judge::TwinSetting setting{layout, 4, 1, 0x1p-9, 0};
     if (known) setting.left = 0;
     judge::TwinTest test(setting);
-    for (const std::size_t head : {0U, 1U}) {
-      judge::HeadValues values{judge::HeadRows(truth, layout, head)};
-      for (const std::vector<double>& field : fields) values.fields.emplace_back(field, layout, head);
-      test.measure(head, values);
-    }
+    for (const std::size_t head : {0U, 1U}) test.measure(head, values_of(truth, fields, layout, head));
     fields.pop_back();
     return test.conclude().at(0).ratio;
   };

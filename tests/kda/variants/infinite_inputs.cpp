@@ -56,23 +56,21 @@ void set_both(tensor::Tensor& given, tensor::Tensor& plain,
   }
 }
 
-Twin softplus_twin(double A_log, const std::vector<std::pair<double, double>>& gates) {
-  kda::Problem given = test::make_problem(spec([](test::ProblemSpec& s) { s.gate = kda::Gate::softplus; }));
+Twin gate_twin(const char* name, kda::Problem given, bool chunk_holds, double A_log,
+               const std::vector<std::pair<double, double>>& gates) {
   for (std::size_t h = 0; h < 2; ++h) given.A_log->set(h, A_log);
   kda::Problem plain = without_options(given);
   set_both(given.g, plain.g, gates);
   given.validate(), plain.validate();
-  return {"softplus gate", std::move(given), std::move(plain), false};
+  return {name, std::move(given), std::move(plain), chunk_holds};
 }
-
+Twin softplus_twin(double A_log, const std::vector<std::pair<double, double>>& gates) {
+  const auto change = [](test::ProblemSpec& s) { s.gate = kda::Gate::softplus; };
+  return gate_twin("softplus gate", test::make_problem(spec(change)), false, A_log, gates);
+}
 Twin bounded_twin(double A_log, const std::vector<std::pair<double, double>>& gates) {
-  kda::Problem given = test::make_problem(
-      spec([](test::ProblemSpec& s) { s.gate = kda::Gate::lower_bound, s.dt_bias = false; }));
-  for (std::size_t h = 0; h < 2; ++h) given.A_log->set(h, A_log);
-  kda::Problem plain = without_options(given);
-  set_both(given.g, plain.g, gates);
-  given.validate(), plain.validate();
-  return {"bounded gate", std::move(given), std::move(plain)};
+  const auto change = [](test::ProblemSpec& s) { s.gate = kda::Gate::lower_bound, s.dt_bias = false; };
+  return gate_twin("bounded gate", test::make_problem(spec(change)), true, A_log, gates);
 }
 
 std::vector<Twin> twins() {
