@@ -12,10 +12,11 @@ from ._program import InputError
 Value = Union[int, float, str]
 FLAGS = ("qk_l2norm", "beta_sigmoid", "allow_neg_eigval", "state_v_first", "safe_gate")
 OPTIONS = ("scale", "chunk_size", "gate", "lower_bound", "padding_slots", "padding_output", "checkpoint_every",
-           "checkpoint_side", "ring_flush", "ring_folds_call", "largest_code", "code_rounding", *FLAGS)  # fmt: skip
+           "checkpoint_side", "ring_flush", "ring_folds_call", "largest_code", "code_rounding", "code_seed", *FLAGS)  # fmt: skip
 GATES = ("none", "softplus", "lower_bound")
 SIDES = ("before", "after")
 PADDINGS = ("none", "negative", "nonpositive", "negative_tokens")
+ROUNDINGS = ("nearest", "stochastic")
 PADDING_OUTPUTS = ("unspecified", "zero", "untouched")
 LONGEST_CHUNK = 1 << 20
 
@@ -23,7 +24,7 @@ LONGEST_CHUNK = 1 << 20
 KINDS: dict[str, Callable[[Any, str], Value]] = {
     "scale": number, "chunk_size": whole, "gate": text, "lower_bound": number, "padding_slots": text, "padding_output": text,
     "checkpoint_every": whole, "checkpoint_side": text,
-    "ring_flush": whole, "largest_code": number, "code_rounding": text,
+    "ring_flush": whole, "largest_code": number, "code_rounding": text, "code_seed": whole,
     **dict.fromkeys(("ring_folds_call", *FLAGS), lambda value, name: int(flag(value, name)))}  # fmt: skip
 
 
@@ -47,7 +48,8 @@ def of_problem(options: Mapping[str, Any], has_A_log: bool) -> dict[str, Value]:
         "padding_output": (found.get("padding_output", "zero") in PADDING_OUTPUTS, f"one of {', '.join(PADDING_OUTPUTS)}"),
         "ring_flush": (found.get("ring_flush", 0) in range(1 << 62), "at least 0"),
         "largest_code": (0 <= float(found.get("largest_code", 0)) < math.inf, "0 (scales are fixed) or more"),
-        "code_rounding": (found.get("code_rounding", "nearest") == "nearest", "nearest"),
+        "code_rounding": (found.get("code_rounding", "nearest") in ROUNDINGS, f"one of {', '.join(ROUNDINGS)}"),
+        "code_seed": (found.get("code_seed", 0) in range(-1 << 63, 1 << 63), "64 bits"),
         "allow_neg_eigval": (not found.get("allow_neg_eigval") or found.get("beta_sigmoid"), "beta_sigmoid beside it"),
     }
     for name, (is_taken, wanted) in bounds.items():

@@ -101,6 +101,7 @@ class Fixture:
         ring_folds_call: bool | None = None,
         largest_code: float | None = None,
         code_rounding: str | None = None,
+        code_seed: int | None = None,
         chunk_size: int = 64,
         name: str = "problem",
         description: str = "",
@@ -119,7 +120,8 @@ class Fixture:
         Where writes since these states are in rings: ring_k [slots,R,H,K], ring_g, and ring_v and ring_beta or ring_u;
         ring_length [N], ring_base [N]; ring_flush: of how many rows on a ring is folded; ring_folds_call.
         A state_pool in int8, int16 or float8_e4m3 holds codes; state_scale [slots,HV,...] in float32 has for each of the last
-        axes an extent that divides that of the pool; largest_code: a scale is the largest magnitude of its block over it.
+        axes an extent that divides that of the pool; largest_code: a scale is the largest magnitude of its block over it;
+        code_rounding: "nearest", or "stochastic", of a pool in 16 bits too; code_seed of int8 and int16: what Philox drew.
         has_initial_state [N]: false where a sequence starts from zero, whatever its state or slot holds.
         States inside sequences that are asked for: checkpoint_tokens [C], counted from the start of their sequences,
         checkpoint_sequence [C]; or checkpoint_every and checkpoint_side: "before" every block of so many tokens, or
@@ -160,7 +162,7 @@ class Fixture:
         said = {"gate": gate, "chunk_size": chunk_size, **flags, "lower_bound": lower_bound, "padding_slots": padding_slots,
                 "padding_output": padding_output, "checkpoint_every": checkpoint_every,
                 "checkpoint_side": checkpoint_side, "ring_flush": ring_flush, "ring_folds_call": ring_folds_call,
-                "largest_code": largest_code, "code_rounding": code_rounding}  # fmt: skip
+                "largest_code": largest_code, "code_rounding": code_rounding, "code_seed": code_seed}  # fmt: skip
         options = of_problem({**said, "scale": scale}, "A_log" in inputs)
         about = {label(key, "what is in provenance"): x if isinstance(x, (int, float)) else str(x)
                  for key, x in mapping(provenance or {}, "provenance").items()}  # fmt: skip

@@ -44,8 +44,8 @@ void describe_as_said(Described& answer, const fixture::ExpectedGroup& group, nu
 /// What was answered to a call on a pool, in its ordinary form (kda/pool/pool.hpp). A state that is stored
 /// nowhere is nobody's to judge: it counts as right.
 kda::Tensors of_ordinary_form(const kda::Problem& problem, kda::Tensors answer);
-/// Of states that were stored as codes half a step of their format is no error: final_state is without it
-/// then. state_in_fp64 is what it is to be.
+/// Of states that were stored as codes half a step of their format is no error, and by lot a whole one:
+/// final_state is without it then. state_in_fp64 is what it is to be.
 void allow_for_codes(const kda::Problem& problem, kda::Tensors& ordinary);
 
 /// A case about an answer, without verdict or tensors.

@@ -50,7 +50,7 @@ struct Twins::Class {
     for (const std::string& name : kda::tensors_of(pass, problem)) {
       const tensor::Tensor* const tensor = answer.tensor(name);
       // What codes may be off by is taken off: from the first twin they are off by all that it errs.
-      const bool has_codes = name == "final_state" && answer.tensor("state_scale") != nullptr;
+      const bool has_codes = name == "final_state" && answer.tensor("state_in_fp64") != nullptr;
       if (tensor == nullptr || (left && has_codes) ||
           tensor->shape() !=
               kda::expected_shape(*kda::find_spec(name), problem.dimensions(), problem.options.state_v_first))

@@ -29,8 +29,9 @@ std::string reasons(const report::CaseResult& item) {
 }  // namespace
 
 TEST_CASE("a call on a quantised pool is the same after it was written and read, and passes", "[pool]") {
-  for (const char* const more : {"codes=1", "codes=2,scales=1,drafts=3", "codes=3,scales=2,new=1",
-                                 "codes=3,scales=3,largest=240", "codes=1,scales=3,fixed=1,apart=1"}) {
+  for (const char* const more :
+       {"codes=1", "codes=2,scales=1,drafts=3", "codes=3,scales=2,new=1", "codes=3,scales=3,largest=240",
+        "codes=1,scales=3,fixed=1,apart=1", "codes=1,draws=1", "codes=2,draws=2,drafts=2"}) {
     INFO(more);
     const kda::Problem problem = call(more);
     const kda::Problem again = test::check_kept(problem);

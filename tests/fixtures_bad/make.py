@@ -205,7 +205,7 @@ def pool(indices, answer=None, **more):
         if indices is not None:
             file["inputs/state_indices"] = indices
         for key, data in more.items():
-            if key in ("padding_slots", "ring_flush", "largest_code", "code_rounding"):
+            if key in ("padding_slots", "ring_flush", "largest_code", "code_rounding", "code_seed"):
                 file["options"].attrs[key] = data
             else:
                 file[f"inputs/{key}"] = data
@@ -334,7 +334,9 @@ def main():
     bad("scale_blocks", "inputs/state_scale is [4,1,3,1] but inputs/state_pool is [4,1,4,5]", codes(scale=(4, HV, 3, 1)))
     bad("scale_dtype", "inputs/state_scale is in fp16; wanted fp32", codes(state_scale=values((4, HV, K, 1), np.float16)))
     bad("codes_unsigned", "inputs/state_pool holds 8-bit unsigned integer", codes(np.uint8))
-    bad("codes_rounding", 'options/code_rounding is "stochastic"; wanted nearest', codes(code_rounding="stochastic"))
+    bad("codes_rounding", 'options/code_rounding is "random"; wanted one of nearest, stochastic', codes(code_rounding="random"))
+    bad("codes_seed", 'options/code_seed is there; wanted it beside code_rounding = "stochastic" and codes', codes(code_seed=3))
+    bad("codes_drawn_fp32", 'options/code_rounding is "stochastic" but inputs/state_pool is in fp32', pool(np.array([1]), code_rounding="stochastic"))
     bad("codes_largest", "options/largest_code is 128; wanted 0 (scales are fixed) to 127", codes(largest_code=128.0))
     bad("codes_source", "inputs/state_source is there beside inputs/state_scale", codes(state_source=values((4, HV, K, V))))
     bad("codes_answer_dtype", "expected/somebody/state_pool is in int16 but inputs/state_pool is in int8", codes(answer=("state_pool", np.zeros((4, HV, K, V), np.int16))))

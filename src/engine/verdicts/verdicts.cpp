@@ -313,6 +313,7 @@ class Round {
     if (of.asked->judging.as_declared && computation != nullptr && !computation->is_as_declared)
       evidence.not_as_declared = "it computes as " + computation->text;
     if (evidence.twins) item.measures.has_twins = true, item.measures.twins = evidence.twins->ratio;
+    if (item.tensor == "final_state") add_draws(item, *pairings_[pairing].got);
     report::TensorResult result =
         judged({item.tensor, item.got->shape(), item.got->dtype(), context_.problem().options.state_v_first,
                 context_.problem().pool.get()},
@@ -321,6 +322,22 @@ class Round {
       result.shape = item.tensor == "o" ? kda::shape_of("o", call->problem) : call->states.shape();
     if (context_.resources().draw) result.profile = report::profile_of(item.measures, item.series);
     findings_.cases[index].tensors.push_back(std::move(result));
+  }
+
+  /// Where states are to be rounded by lot: whether they are.
+  void add_draws(Measured& item, const Answered& got) const {
+    const auto& call = context_.problem().pool;
+    const Tensor* const after = got.tensor("state_pool");
+    if (!call || !call->table.is_drawn() || after == nullptr) return;
+    const Tensor& right = *got.tensor("state_in_fp64");
+    double squares = 0;
+    for (std::size_t i = 0; i < right.size(); ++i) squares += right.value(i) * right.value(i);
+    const judge::Limit* const limit = judge::find_limit(item.limits, "rms_ratio");
+    const double error =
+        (limit != nullptr ? limit->value : 0) * std::sqrt(squares / static_cast<double>(right.size()));
+    std::string& said = item.evidence.unlicensed;
+    const std::string fault = kda::not_by_lot(*call, *after, right, error);
+    said += (said.empty() || fault.empty() ? "" : ", ") + fault;
   }
 
   /// A class, or an error that is no rounding's: far beyond the limit where a fault explains it.

@@ -484,7 +484,7 @@ kda::Answer with_pool_fault(const PoolFault& fault, const kda::Problem& problem,
                        fault.quantiser ? fault.quantiser(call, pieces, states) : kda::Quantiser{});
     answer.pool = std::move(pool.codes), answer.scale = std::move(pool.scale);
   } else {
-    const Tensor stored = answer.final_state.converted_to(call.states.dtype());
+    const Tensor stored = kda::as_stored(call, pieces, answer.final_state);
     answer.pool = call.states.clone();
     const std::size_t bytes = call.states.bytes() / call.slots();
     for (std::size_t p = 0; p < pieces.size(); ++p)

@@ -170,8 +170,9 @@ class Displaced {
 Naming name_pool_fault(const kda::Problem& problem, const PoolOutput& output) {
   if (problem.pool->pieces.empty()) return {};
   const std::vector<std::size_t> alone = kda::slots_left_alone(*problem.pool);
-  const std::optional<kda::Answer> exact =
-      problem.pool->is_quantised() ? std::optional(kda::answer_in_fp64(problem)) : std::nullopt;
+  const std::optional<kda::Answer> exact = problem.pool->is_quantised() || problem.pool->table.is_drawn()
+                                               ? std::optional(kda::answer_in_fp64(problem))
+                                               : std::nullopt;
   /// What a call leaves: o, the states that it stores, the slots that it leaves alone.
   const auto left_by = [&](const tensor::Tensor& o, const tensor::Tensor& states,
                            const tensor::Tensor& pool) {
@@ -191,7 +192,7 @@ Naming name_pool_fault(const kda::Problem& problem, const PoolOutput& output) {
   options.dtype = numeric::DType::fp64;
   const auto with = [&](const PoolFault& fault) {
     kda::Answer answer = with_pool_fault(fault, problem, options);
-    if (exact) kda::allow_half_a_step(*problem.pool, answer.final_state, exact->final_state);
+    if (exact) kda::allow_rounding(*problem.pool, answer.final_state, exact->final_state);
     return left_by(answer.o, answer.final_state, answer.pool);
   };
   UnitValues right = with({}), got = left_by(*output.o, *output.final_state, *output.pool);

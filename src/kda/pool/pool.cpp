@@ -37,9 +37,10 @@ class Rows {
     if (!table.outputs.empty() && table.outputs.size() != outputs)
       refuse_call(fmt::format("inputs/output_indices has {} entries; wanted {} for {} sequences",
                               table.outputs.size(), outputs, sequences));
-    if (table.quantisation && (table.ring.rows > 0 || slots.read))
-      refuse_call(fmt::format("inputs/{} is there beside inputs/state_scale; wanted a quantised pool alone",
-                              slots.read ? "state_source" : "ring_k"));
+    if (table.quantisation && slots.read)
+      refuse_call(
+          "inputs/state_source is there beside inputs/state_scale; wanted codes that are read and "
+          "stored in state_pool");
     if (table.ring.rows > 0) {
       if (table.columns > 0)
         refuse_call("inputs/state_indices is [N,S] beside a ring; wanted [N]",
@@ -385,7 +386,7 @@ Tensors of_call(const PoolCall& call, const Tensors& ordinary) {
     answer.emplace("state_pool", std::move(pool.codes)), answer.emplace("state_scale", std::move(pool.scale));
   } else {
     Tensor pool = call.states.clone();
-    const Tensor states = found->second.converted_to(pool.dtype());
+    const Tensor states = as_stored(call, call.pieces, found->second);
     const std::size_t bytes = bytes_of_slot(pool);
     for (std::size_t p = 0; p < call.pieces.size(); ++p)
       if (call.pieces[p].is_stored())

@@ -50,7 +50,10 @@ struct SlotTable {
   PaddingOutput padding_output = PaddingOutput::unspecified;
   RingTable ring = {};
   std::optional<Quantisation> quantisation = {};  ///< of a pool of codes
+  CodeRounding rounding = CodeRounding::nearest;
+  std::optional<std::uint64_t> seed = {};  ///< of draws that can be replayed
 
+  bool is_drawn() const { return rounding == CodeRounding::stochastic; }
   bool operator==(const SlotTable&) const = default;
 };
 

@@ -23,6 +23,11 @@ double largest_code(CodeFormat format);
 float e4m3_number(std::uint8_t bits);
 std::uint8_t e4m3_bits(float number);
 
+/// How states become codes, or numbers of 16 bits.
+enum class CodeRounding : std::uint8_t { nearest, stochastic };
+inline constexpr CodeRounding every_code_rounding[] = {CodeRounding::nearest, CodeRounding::stochastic};
+std::string_view name_of(CodeRounding rounding);
+
 /// How the states of a pool become codes.
 struct Quantisation {
   CodeFormat format = CodeFormat::int8;
@@ -50,17 +55,27 @@ struct Quantiser {
   bool truncates = false;
   std::function<double(std::size_t at, double right)> scale = {};  ///< element `at` of the pool's
 };
-/// All of a pool after these states were stored, to nearest, ties to even.
+/// All of a pool after these states were stored: to nearest, ties to even, or by draws of Philox, whose
+/// counter is the place of an element in the pool.
 struct QuantisedPool {
   tensor::Tensor codes, scale;
 };
 QuantisedPool quantised(const PoolCall& call, const std::vector<PoolPiece>& pieces,
                         const tensor::Tensor& states, const Quantiser& quantiser = {});
 
+/// The same of a pool in another element type: these states in it, one after the other.
+tensor::Tensor as_stored(const PoolCall& call, const std::vector<PoolPiece>& pieces,
+                         const tensor::Tensor& states);
+
 /// Half a step of a format at that magnitude, in units of the scale.
 double half_step(CodeFormat format, double magnitude);
 /// Of states that were stored as codes, in fp64: what rounding them rightly may have moved is taken off, so
 /// that what is left is the error of the computation, and of a wrong rounding.
-void allow_half_a_step(const PoolCall& call, tensor::Tensor& states, const tensor::Tensor& right);
+void allow_rounding(const PoolCall& call, tensor::Tensor& states, const tensor::Tensor& right);
+
+/// How a pool was not rounded by lot, where it had to be: "codes are rounded towards zero ..."; else empty.
+/// `error`: what its states may err by, rms.
+std::string not_by_lot(const PoolCall& call, const tensor::Tensor& pool, const tensor::Tensor& right,
+                       double error);
 
 }  // namespace kda_check::kda

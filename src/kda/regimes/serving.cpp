@@ -102,14 +102,19 @@ Problem serve(const Settings& settings) {
   RingTable& ring = table.ring;
   ring.rows = settings.count("ring"), ring.folds_call = settings.count("folds_call") > 0;
   if (settings.count("flush") > 0) ring.flush = settings.count("flush");
-  if (settings.count("codes") > 0 && (ring.rows > 0 || settings.count("apart") > 1))
-    throw Error(ErrorKind::usage, "serve: a quantised pool has no ring, and none beside it");
+  if (settings.count("codes") > 0 && settings.count("apart") > 1)
+    throw Error(ErrorKind::usage, "serve: a quantised pool has none beside it");
+  const bool is_integer = settings.count("codes") % 3 > 0;
+  if (settings.count("draws") > (is_integer ? 2 : settings.count("codes") > 0 || settings["state_bits"] < 32))
+    throw Error(ErrorKind::usage, "serve: draws=1 needs codes or state_bits=16, draws=2 codes=1 or codes=2");
   if (ring.rows > 0 && (columns > 0 || settings.count("apart") > 0))
     throw Error(ErrorKind::usage, "serve: beside a ring there are no drafts and no apart");
   const std::size_t most = ring.rows > 0 ? std::min(settings.count("T"), (ring.rows + 1) / 2)
                                          : settings.count("T"),
                     of_row = std::max<std::size_t>(1, columns);
   table.columns = columns, table.padding = padding_of(settings);
+  if (settings.count("draws") > 0) table.rounding = CodeRounding::stochastic;
+  if (settings.count("draws") > 1) table.seed = settings.seed();
   const std::size_t apart = settings.count("apart"),
                     slots = std::max(settings.count("slots"), (apart > 0 ? 2 : 1) * rows * of_row + 1);
   const std::vector<std::int64_t> free = shuffled_slots(slots, table.padding, numbers);
@@ -205,6 +210,8 @@ std::vector<Recipe> serving_recipes() {
             {"largest", "a scale is the largest magnitude of its block over this; 0: over the largest code",
              0, 0, 32767, true},
             {"fixed", "1: scales are fixed", 0, 0, 1, true},
+            {"draws", "1: codes, or states in 16 bits, are rounded by lot; 2: by a seed that is told", 0, 0,
+             2, true},
             {"step", "which call of the server", 1, 0, 0x1p53, true}},
            serve}};
 }
