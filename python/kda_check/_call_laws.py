@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ._calls import Called, Kernel, Law, Trial, copied, each, handed_back, instead, is_float, is_tensor
+from ._calls import Called, Kernel, Law, Trial, copied, each, handed_back, instead, is_float, is_tensor, passed
 from ._names import in_a_line
 from ._tensors import Stored, stored
-from .fixture import INPUTS, OUTPUTS, STATES, Fixture
+from .fixture import INPUTS, LOSS, OUTPUTS, STATES, Fixture
 from .signatures import Unsupported, Words
 
 FAR = 1 << 31  # elements: beyond what an int32 counts
@@ -219,13 +219,13 @@ def _stale(called: Called) -> Iterator[Trial]:
             if is_tensor(arguments.get(word)):
                 arguments[word][...] = value
 
-    def filled(value: float) -> Kernel:
+    def filled(value: float) -> Trial:
         def call(**arguments: Any) -> Any:
             with_outputs(value, arguments)
-            with _filled_memory(called, value):
-                return called.kernel(**arguments)
+            return called.kernel(**arguments)
 
-        return call
+        kind = "NaN" if math.isnan(value) else f"{value:g}"
+        return Trial(f"with new tensors full of {kind}", call, around=lambda: _filled_memory(called, value))
 
     def freed(**arguments: Any) -> Any:
         called.torch.cuda.empty_cache()
@@ -243,8 +243,8 @@ def _stale(called: Called) -> Iterator[Trial]:
             raise Unsupported(f"it takes no NaN: {in_a_line(error)}") from error
         return called.kernel(**arguments)
 
-    yield Trial("with new tensors full of NaN", filled(math.nan))
-    yield Trial(f"with new tensors full of {MOST:g}", filled(MOST))
+    yield filled(math.nan)
+    yield filled(MOST)
     yield Trial("after a call of NaN", after_nan)
     if called.is_on_gpu:
         yield Trial("in freed memory full of NaN", freed)
@@ -320,6 +320,23 @@ def _strides(called: Called) -> Iterator[Trial]:
         for kind, strides, offset in _layouts(x.shape):
             laid = functools.partial(_laid, strides=strides, offset=offset)
             yield Trial(kind, instead(called.kernel, name, laid), name)
+    for gradient, output in ((gradient, output) for output, gradient in LOSS.items() if gradient in called.problem.inputs):
+        for kind, strides, offset in _layouts(called.problem.inputs[gradient].shape):
+            laid = functools.partial(_laid, strides=strides, offset=offset)
+            yield Trial(kind, _with_gradient(called, output, laid), gradient)
+
+
+def _with_gradient(called: Called, output: str, change: Kernel) -> Kernel:
+    """The kernel, which gets another tensor as the gradient of that output."""
+    which = called.signature.results.index(output) if output in called.signature.results else -1
+
+    def call(**arguments: Any) -> Any:
+        returned = called.kernel(**arguments)
+        if not isinstance(returned, (tuple, list)):
+            return passed(returned, back=change) if which == 0 else returned
+        return tuple(passed(x, back=change) if n == which else x for n, x in enumerate(returned))
+
+    return call
 
 
 def _laid_far(called: Called, x: Any, strides: Sequence[int], offset: int) -> Any:
@@ -357,7 +374,7 @@ def _offsets(called: Called) -> Iterator[Trial | str]:
 def _many(called: Called) -> Trial | str:
     """So many copies of the problem, in a batch or packed, that the last begins beyond 2^31 elements: what strides cannot show
     of a kernel that copies its inputs first."""
-    inputs, kind = called.problem.inputs, "the last of many copies"
+    inputs, kind = called.forward.inputs, "the last of many copies"
     axes = {called.signature.words.get(word, word): word for word in called.arguments}
     same = {key: axes[key] for key in inputs if key in axes and tuple(called.arguments[axes[key]].shape) == inputs[key].shape}
     heads = len(inputs["cu_seqlens"].data) - 1 if "cu_seqlens" in inputs else inputs["q"].shape[0]
@@ -399,7 +416,7 @@ def _many(called: Called) -> Trial | str:
                                                                       x.shape[axis] // copies).clone())  # fmt: skip
         return tuple(found)
 
-    return Trial(kind, call)
+    return Trial(kind, call, asked=called.forward)
 
 
 def _pool_of_many(called: Called) -> Trial | str:
@@ -431,8 +448,8 @@ def _pool_of_many(called: Called) -> Trial | str:
 
 
 INVARIANTS = (  # in this order: memory that stale has filled may come back later
-    Law("graph", _wants_gpu, _graph),
-    Law("streams", _wants_gpu, _streams),
+    Law("graph", _wants_gpu, _graph, of_gradients=False),
+    Law("streams", _wants_gpu, _streams, of_gradients=False),
     Law("strides", _wants_strides, _strides, ABOUT_LAYOUT, is_layout=True),
     Law("offsets", _wants_strides, _offsets, ABOUT_LAYOUT, is_layout=True, by_name=True),
     Law("stale", lambda called: "" if called.framework != "jax" else "memory of JAX is out of reach", _stale),

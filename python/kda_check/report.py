@@ -19,6 +19,7 @@ from ._names import printable
 from ._progress import Progress, shown
 
 RANKS = {"pass": 0, "skipped": 1, "inconclusive": 2, "fail": 3}
+COUNTS = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive", "skipped": "skipped"}  # of a summary
 
 T = TypeVar("T", bound="Report")
 # What was judged, as (folder that will be gone or "", file) for as long as it lasts.
@@ -121,6 +122,22 @@ class Report:
             document["errors"].append({"message": message, "exit_code": 1, "path": ""})
             summary = {"errors": len(document["errors"]), "exit_code": max(1, document["summary"]["exit_code"])}
             document["summary"].update(outcome="fail", **summary)
+
+    def add(self, cases: Sequence[dict[str, Any]]) -> None:
+        """Comparisons that were made here, of whom the first one is about, without tensors."""
+        first = self.documents[0]
+        about = {key: x for key, x in first["cases"][0].items() if not key.startswith("oracle")}
+        made = [{**about, "number": number, "tensors": [], **case} for number, case in enumerate(cases, 1)]
+        verdicts = [case["verdict"] for case in made]
+        worst = "fail" if "fail" in verdicts else "pass"
+        counts = {said: verdicts.count(each) for each, said in COUNTS.items()}
+        summary = {"outcome": worst, **counts, "errors": 0, "exit_code": int(worst == "fail")}
+        plan = {**first["plan"], "cases": len(made)}
+        self.documents.append({**first, "plan": plan, "cases": made, "errors": [], "summary": summary})
+        for case in made:
+            if case["verdict"] == "fail":
+                line = f"FAIL: {case['variant']}: {case['against']}: {case['reason']}; repro: {case['repro']}"
+                self.text += printable(line) + "\n"
 
     @property
     def errors(self) -> list[str]:

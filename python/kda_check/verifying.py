@@ -120,7 +120,7 @@ def verify(
     given, else it follows from the element type of o. framework: "torch", "jax" or "numpy", without the first of them that is
     imported. device: where torch and JAX put tensors. backward: gradients too, by autograd or jax.vjp, for the loss of the
     problem or one that is drawn. invariants: the invariants of docs/serving.md, all or those named, of gradients too where they
-    are made; those of calls (`report.calls`) of outputs and one problem alone. checkpoints: asks the kernel for the states inside
+    are made; those of calls (`report.calls`) of one problem alone. checkpoints: asks the kernel for the states inside
     sequences, of every so many tokens, on the side that its signature says; FLA's are before every 64. configs: "all", every
     configuration of every Triton autotuner below the call; or a list of keyword arguments, each a way to call the kernel. The
     first is judged; each other one is called three times, and judged where its bits are others (`report.configs`): one that
@@ -245,10 +245,10 @@ def _called(
     rows = _calls.tried(caller, asked, laws, _judging(asked, who, options))
     report.calls = [asdict(row) for row in rows]
     report.text += "\n".join([f"\ncalls of {who}", *(f"  {row}" for row in rows)]) + "\n"
-    for row in rows:
-        if row.verdict == "fail":
-            line = f"; repro: {again.call(again.problem, invariants=[row.invariant])}" if again.problem else ""
-            report.fail([f"{who}: invariant {row.invariant}: {row.reason}{line}"])
+    is_backward = bool(LOSS.values() & asked.inputs.keys())
+    report.add([{"pass": "backward" if is_backward and law.of_gradients else "forward", "against": f"invariant:{law.name}",
+                 "verdict": row.verdict, "reason": row.reason, "trials": row.trials,
+                 "repro": again.call(again.problem, invariants=[law.name])} for law, row in zip(laws, rows)])  # fmt: skip
 
 
 class _Again:

@@ -2,6 +2,7 @@
 
 
 import inspect
+import json
 
 import kda_check
 import numpy as np
@@ -61,9 +62,14 @@ def test_a_law_of_calls_sees_the_kernel_that_breaks_it_and_no_other(kernel, brok
     report = kda_check.verify(kernel, PROBLEM, framework="numpy", compute="fp32", invariants=LAWS)
     assert report["o"].passed and [row["invariant"] for row in report.calls] == LAWS
     assert [row["invariant"] for row in report.calls if row["verdict"] != "pass"] == broken, report
-    assert report.passed == (not broken) and len(report.errors) == len(broken)
+    assert report.passed == (not broken) and not report.errors and (report.verdict == "fail") == bool(broken)
+    cases = {case["against"]: case for case in json.loads(report.to_json())[1]["cases"]}
+    assert [law for law in LAWS if cases[f"invariant:{law}"]["verdict"] != "pass"] == broken
     for law in broken:
-        assert any(f"invariant {law}: " in error and f"invariants=['{law}']" in error for error in report.errors)
+        case = cases[f"invariant:{law}"]
+        assert case["pass"] == "forward" and case["trials"] and f"invariants=['{law}']" in case["repro"]
+        assert f"FAIL: {case['variant']}: invariant:{law}: {case['reason']}; repro: {case['repro']}" in report.text
+    assert f"invariant:{LAWS[0]}" in report.to_html()
 
 
 def test_the_report_counts_what_was_tried():
@@ -148,3 +154,67 @@ def test_other_problems_of_a_call_are_problems_of_the_same_shapes():
     assert len(table) == 2 and table.keys() <= {"other values", "other tables", "other lengths"}
     for problem in kinds.values():
         assert {key: (x.shape, x.dtype) for key, x in problem.inputs.items()} == {key: (x.shape, x.dtype) for key, x in packed.inputs.items()}
+
+
+def backward_that(change):
+    """A right kernel of torch, what is changed of the gradient that reaches it through o."""
+    torch = pytest.importorskip("torch")
+
+    class Changed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, o):
+            return o.clone()
+
+        @staticmethod
+        def backward(ctx, do):
+            return change(torch, do)
+
+    def kernel(q, k, v, g, beta, scale):
+        state, rows = torch.zeros(*k.shape[:1], *k.shape[2:], v.shape[-1]), []
+        for t in range(q.shape[1]):
+            state = g[:, t].exp()[..., None] * state
+            u = beta[:, t, :, None] * (v[:, t] - (k[:, t, :, :, None] * state).sum(-2))
+            state = state + k[:, t, :, :, None] * u[..., None, :]
+            rows.append(scale * (q[:, t, :, :, None] * state).sum(-2))
+        return Changed.apply(torch.stack(rows, 1)), state
+
+    return kernel
+
+
+def wavering(torch, do):
+    wavering.calls += 1
+    return do * (1 + 1e-6 * wavering.calls)
+
+
+wavering.calls = 0
+
+
+@pytest.mark.parametrize("change, broken", [
+    (lambda torch, do: do, []), (lambda torch, do: do.as_strided(do.shape, _call_laws._dense(do.shape)), ["strides"]),
+    (lambda torch, do: do + 0 * torch.empty(1 << 24)[: do.numel()].view(do.shape), ["stale"]), (wavering, []),
+], ids=["right", "dense", "scratch", "wavering"])
+def test_a_law_of_calls_sees_the_backward_pass_that_breaks_it(change, broken):
+    kernel = backward_that(change)
+    report = kda_check.verify(kernel, PROBLEM, framework="torch", compute="fp32", backward=True, invariants=LAWS)
+    assert [row["invariant"] for row in report.calls if row["verdict"] != "pass"] == broken, report
+    gradients = {"dq", "dk", "dv", "dg", "dbeta"}
+    for row in report.calls:
+        assert {"o", "final_state"} <= set(row["compared"])
+        assert gradients & set(row["compared"]) == (set() if change is wavering else gradients), row
+        assert any("dv: it has other bits at another call" in left for left in row["left"]) == (change is wavering)
+    assert {case["pass"] for case in report.cases if case["against"].startswith("invariant:")} == {"backward"}
+    assert "do of a larger buffer" in report.text or "strides" not in broken
+
+
+def test_rounding_by_lot_is_no_other_bit_of_a_pool():
+    def by_lot(q, k, v, g, beta, scale, initial_state, ssm_state_indices, cu_seqlens, code_rounding):
+        wide = initial_state.astype(np.float32)
+        o, wide = decode(q, k, v, g, beta, scale, wide, ssm_state_indices, cu_seqlens=cu_seqlens)
+        bits = wide.view(np.uint32) + np.random.default_rng().integers(0, 1 << 16, wide.shape, np.uint32)
+        initial_state[...] = np.where(wide == initial_state.astype(np.float32), wide, (bits & 0xFFFF0000).view(np.float32))
+        return o, initial_state
+
+    pytest.importorskip("ml_dtypes")
+    report = kda_check.verify(by_lot, "serve:state_bits=16,draws=1,sequences=3,T=1,K=8,V=8,H=1", framework="numpy",
+                              signature=signatures.FLA_RECURRENT, invariants=["strides", "stale"])  # fmt: skip
+    assert [(row["verdict"], row["compared"]) for row in report.calls] == [("pass", ["o"])] * 2, report

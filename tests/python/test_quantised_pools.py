@@ -158,7 +158,8 @@ def test_codes_that_are_not_the_same_in_every_run_are_seen_by_repeat():
     def wavering(x, dtype, _):
         return coded(x + np.random.default_rng().uniform(-0.01, 0.01, x.shape), dtype)
 
-    for kernel, failed in ((on_codes, set()), (functools.partial(on_codes, rounds=wavering), {"invariant:repeat"})):
+    unsteady = {f"invariant:{law}" for law in ("repeat", "strides", "stale")}
+    for kernel, failed in ((on_codes, set()), (functools.partial(on_codes, rounds=wavering), unsteady)):
         report = verify(kernel, "serve:codes=2,K=16,V=8", framework="numpy", signature=MINE, name="mine", invariants=True)
         assert {case["against"] for case in report.cases if case["verdict"] == "fail"} - {"oracle"} == failed, report.text
         assert "invariant:repeat" in {case["against"] for case in report.cases if case["verdict"] in ("pass", "fail")}
