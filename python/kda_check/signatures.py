@@ -20,6 +20,7 @@ TENSORS = ("q", "k", "v", "g", "beta", "erase", "write", "A_log", "dt_bias", "in
            "has_initial_state", "state_source", "output_indices")
 ASKED = ("checkpoint_tokens", "checkpoint_sequence", "checkpoint_every", "checkpoint_side")  # states inside sequences
 PROBLEM = {*TENSORS, *OPTIONS, *ASKED}
+OF_POOL = ("state_pool", "state_scale", "state_indices", "num_accepted_tokens")  # of a recorded call on a pool of codes
 HINTS = ("chunk_size", "safe_gate")  # options that change no mathematics
 Words = dict[str, Any]
 
@@ -111,7 +112,10 @@ class Signature:
         every = self._every(arguments)
         if every:
             words.update(checkpoint_every=every, checkpoint_side=self.checkpoint_side)
-        rows = self._rows(arguments)
+        on_codes = "state_scale" in words
+        rows = None if on_codes else self._rows(arguments)
+        if on_codes:
+            words.update(self._on_codes(arguments, words.pop("initial_state"), words["state_scale"]))
         if rows is not None:
             if "initial_state" not in words:
                 raise Unsupported(f"no place in a fixture for {self.pool} without a pool")
@@ -119,10 +123,25 @@ class Signature:
                 raise Unsupported(f"no place in a fixture for {self.pool} with negative rows, sequences without a state")
             words["initial_state"] = words["initial_state"][rows[0]]
         words = self.to_problem({**words, **self.fixed})
-        left = sorted(word for word, x in words.items() if word not in PROBLEM and _is_there(x))
+        places = {*PROBLEM, *OF_POOL} if on_codes else PROBLEM
+        left = sorted(word for word, x in words.items() if word not in places and _is_there(x))
         if left:
             raise Unsupported(f"no place in a fixture for {', '.join(left)}")
-        return {word: x for word, x in words.items() if word in PROBLEM}
+        return {word: x for word, x in words.items() if word in places}
+
+    def _slots(self, arguments: Mapping[str, Any]) -> tuple[list[int], Any]:
+        """Of a call on a pool of codes: the slots that its table names, slot 0 too, and the table by their places among these."""
+        if arguments.get(self.pool or "") is None:
+            raise Unsupported("no place in a fixture for scales without a pool")
+        table = np.asarray(arguments[str(self.pool)].tolist())
+        slots = np.unique([0, *np.maximum(table, 0).reshape(-1)])
+        return slots.tolist(), np.where(table < 0, -1, np.searchsorted(slots, table))
+
+    def _on_codes(self, arguments: Mapping[str, Any], pool: Any, scale: Any) -> Words:
+        slots, table = self._slots(arguments)
+        accepted = {"num_accepted_tokens": arguments.get(self.accepted or "")}
+        return {"state_pool": _picked(pool, slots), "state_scale": _picked(scale, slots), "state_indices": table,
+                **{key: x for key, x in accepted.items() if x is not None}}  # fmt: skip
 
     def _rows(self, arguments: Mapping[str, Any]) -> tuple[Any, Any] | None:
         """Rows of the pool: of the initial states, and of the final ones. None: there is no pool."""
@@ -166,11 +185,17 @@ class Signature:
             found.pop("checkpoints", None)
         elif arguments.get("checkpoint_cu_starts") is not None:  # there may be room for more
             found["checkpoints"] = found["checkpoints"][: int(arguments["checkpoint_cu_starts"][-1])]
+        state: Any = arguments.get("initial_state")
+        scale = next((x for word, x in arguments.items() if self.words.get(word, word) == "state_scale"), None)
+        if scale is not None:
+            final: Any = found.pop("final_state", None)
+            pool = final if final is not None and final.shape == state.shape else state
+            after = self._on_codes(arguments, pool, scale)
+            return self.to_answer({**found, **{key: after[key] for key in ("state_pool", "state_scale")}})
         rows = self._rows(arguments)
-        state = arguments.get("initial_state")
         if state is not None and self.in_place:
             found["final_state"] = state
-        final: Any = found.get("final_state")
+        final = found.get("final_state")
         is_pool = final is state or final is buffers.get("final_state")
         if rows is not None and final is not None and is_pool:
             found["final_state"] = final[rows[1]]
@@ -285,6 +310,13 @@ def _unsaid(problem: Mapping[str, Any]) -> Words:
 
 def _is_same(value: Any, other: Any) -> bool:
     return bool(value == other) or (isinstance(value, float) and math.isclose(value, other, rel_tol=1e-14))
+
+
+def _picked(pool: Any, slots: list[int]) -> Any:
+    """Of a pool these slots; of codes in 8 bits as bytes, for which torch has no index."""
+    if "float8" not in str(pool.dtype) or not hasattr(pool, "as_strided"):
+        return pool[slots]
+    return pool.view(sys.modules["torch"].uint8)[slots].view(pool.dtype)
 
 
 def _is_plain(value: Any) -> bool:

@@ -247,3 +247,33 @@ def test_a_ring_is_folded_into_codes(call):
     assert {"state_pool", "state_scale", "ring_k"} <= {tensor.row["name"] for tensor in report.tensors()}
     report = verify(functools.partial(behind_rings_on_codes, is_stale=True), call, framework="numpy", signature=MINE, name="mine")
     assert ("as it was before the call" in report["state_scale"].reason) == ("flush" in call), report.text
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("call", ["serve:codes=1,scales=2,new=0", "serve:codes=3,largest=240", "serve:codes=2,draws=1"])
+def test_a_recorded_call_on_codes_is_judged_by_the_slots_that_it_names(call, framework):
+    torch = pytest.importorskip("torch") if framework == "torch" else None
+    of = {key: x for key, x in kda_check.regime(f"{call},K=16,V=16").options.items() if key in ("largest_code", "code_rounding")}
+    mine = signatures.Signature({"scales": "state_scale"}, {"padding_slots": "negative", **of}, pool="slots")
+
+    def kernel_that(rounds, writes=True):
+        def kernel(q, k, v, g, beta, scale, initial_state, slots, scales, cu_seqlens):
+            given = [x.numpy() if torch is not None else x for x in (q, k, v, g, beta)]
+            pool, table, own, ends = (np.asarray(x) if torch is None else x.numpy() if "float8" not in str(x.dtype) else
+                                      x.view(torch.uint8).numpy().view(E4M3) for x in (initial_state, slots, scales, cu_seqlens))  # fmt: skip
+            o, _ = on_codes(*given, scale, pool, table, ends, own if writes else own.copy(), of["largest_code"], rounds=rounds)
+            return torch.from_numpy(o) if torch is not None else o
+
+        return kda_check.kernel(mine)(kernel)
+
+    right = (lambda x, dtype, _: by_lot(x, dtype, lots(x))) if "draws" in call else coded
+    truncated = (lambda x, dtype, _: by_lot(x if dtype == E4M3 else np.trunc(x), dtype, 1 if dtype == E4M3 else 0))
+    for kernel, said in ((kernel_that(right), ""), (kernel_that(truncated), "final_state FAIL"), (kernel_that(right, False), "state_scale")):
+        inputs = kda_check.regime(f"{call},K=16,V=16").inputs
+        words = {key: x.torch() if torch is not None else x.numpy().copy() for key, x in inputs.items()}
+        words.update(initial_state=words.pop("state_pool"), slots=words.pop("state_indices"), scales=words.pop("state_scale"))
+        assert len(mine.problem({**words, "scale": 0.25})["state_pool"]) < len(words["initial_state"])
+        with kda_check.recording() as log:
+            kernel(**words, scale=0.25)
+        (one,) = log.calls
+        assert one.report is not None and one.report.passed == (not said) and said in str(log), (log, one.reason)
