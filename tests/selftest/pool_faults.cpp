@@ -135,7 +135,8 @@ TEST_CASE("kernels that are wrong in their rings break the laws of rings, and no
 
 TEST_CASE("kernels that are wrong in codes or scales fail beside the oracle, which right ones do not",
           "[pool]") {
-  for (const char* const codes : {"codes=1", "codes=2,scales=1", "codes=3,drafts=3"}) {
+  for (const char* const codes :
+       {"codes=1", "codes=2,scales=1", "codes=3,drafts=3", "codes=1,draws=1", "codes=2,draws=2"}) {
     const kda::Problem problem =
         kda::parse_regime(fmt::format("serve:{},sequences=6,K=8,V=8,H=1,dtype=fp32", codes)).build();
     INFO(codes);
