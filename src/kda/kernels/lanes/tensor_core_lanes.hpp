@@ -98,14 +98,66 @@ KDA_CHECK_INLINE bool has_twelve_bits(const Lanes<float, W>& x) {
   const Lanes<std::int32_t, W> magnitude = bits_of(x) & 0x7fff'ffff;
   return are_within(magnitude, 0, 0x7f7f'ffff, 0) && are_within(magnitude & 0xfff, 0, 0, 0);
 }
-KDA_CHECK_INLINE Sixteen<double> widened(const Sixteen<std::int32_t>& n) {
+/// The same of integers.
+KDA_CHECK_INLINE Sixteen<float> cut_to_fp32(const Sixteen<std::int32_t>& n) {
+#if defined(__AVX512F__)
+  Sixteen<float> result;
+  result.part[0] = _mm512_cvt_roundepi32_ps((__m512i)n.part[0], _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+  return result;
+#else
   typedef std::int32_t Half __attribute__((vector_size(vector_bytes / 2)));
-  Sixteen<double> result;
+  Sixteen<double> wide;
   unrolled<sixteen_width<double>>([&](auto w) __attribute__((always_inline)) {
     Half half;
     std::memcpy(&half, reinterpret_cast<const char*>(&n.part[w / 2]) + w % 2 * sizeof half, sizeof half);
-    result.part[w] = __builtin_convertvector(half, VectorOf<double>);
+    wide.part[w] = __builtin_convertvector(half, VectorOf<double>);
   });
+  float result[16];
+  store_rounded(cut_to_fp32(wide), result);
+  return Sixteen<float>::load(result);
+#endif
+}
+/// Whether a + b is no more than 31 bits in any lane.
+template <int W>
+KDA_CHECK_INLINE bool fits(const Lanes<std::int32_t, W>& a, const Lanes<std::int32_t, W>& b) {
+  Lanes<std::int32_t, W> carried;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    typedef std::uint32_t Unsigned __attribute__((vector_size(vector_bytes)));
+    const auto x = (Unsigned)a.part[w], y = (Unsigned)b.part[w], sum = x + y;
+    carried.part[w] = (VectorOf<std::int32_t>)((x ^ sum) & (y ^ sum));
+  });
+  return are_within(carried, 0, 0x7fff'ffff, -0x7fff'ffff - 1);
+}
+
+/// Integers of 16 bits, two in each lane.
+typedef std::int16_t Halves __attribute__((vector_size(vector_bytes)));
+template <int W>
+KDA_CHECK_INLINE Lanes<std::int32_t, W> sum_of_halves(const Lanes<std::int32_t, W>& a,
+                                                      const Lanes<std::int32_t, W>& b) {
+  Lanes<std::int32_t, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+    result.part[w] = (VectorOf<std::int32_t>)((Halves)a.part[w] + (Halves)b.part[w]);
+  });
+  return result;
+}
+template <int W>
+KDA_CHECK_INLINE Lanes<std::int32_t, W> maximum_of_halves(const Lanes<std::int32_t, W>& a,
+                                                          const Lanes<std::int32_t, W>& b) {
+  Lanes<std::int32_t, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) {
+#if defined(__AVX512F__)
+    result.part[w] = (VectorOf<std::int32_t>)_mm512_max_epi16((__m512i)a.part[w], (__m512i)b.part[w]);
+#else
+    const auto x = (Halves)a.part[w], y = (Halves)b.part[w];
+    result.part[w] = (VectorOf<std::int32_t>)(x > y ? x : y);
+#endif
+  });
+  return result;
+}
+template <int W>
+KDA_CHECK_INLINE Lanes<std::int32_t, W> lower_halves(const Lanes<std::int32_t, W>& x) {
+  Lanes<std::int32_t, W> result;
+  unrolled<W>([&](auto w) __attribute__((always_inline)) { result.part[w] = x.part[w] << 16 >> 16; });
   return result;
 }
 /// 2^n for n in [-126, 127], in fp32.

@@ -33,7 +33,7 @@ KDA_CHECK_THREAD Sixteen<std::int32_t> counted_exponents(const float* x, std::in
   return own + (is_zero & (exponent_of_zero - least));
 }
 
-/// accumulator += the products of one group. `terms` has the products and the sums of their factors'
+/// accumulator += the products of one group. `terms` has the products and the largest sum of their factors'
 /// exponents.
 template <class Terms>
 KDA_CHECK_THREAD Sixteen<double> group_sum(const TensorCore& core, std::size_t count, const Terms& terms,
@@ -47,8 +47,9 @@ KDA_CHECK_THREAD Sixteen<double> group_sum(const TensorCore& core, std::size_t c
 
   using Integers = Sixteen<std::int32_t>;
   const std::int32_t floor = least_exponent - core.sinks();
-  Integers largest = maximum(counted_exponents(accumulator, least_exponent), Integers::broadcast(floor));
-  for (std::size_t d = 0; d < count; ++d) largest = maximum(largest, terms.exponent(d));
+  const Integers largest =
+      maximum(maximum(counted_exponents(accumulator, least_exponent), Integers::broadcast(floor)),
+              terms.largest_exponent(count));
   const Integers unit = largest - core.bits;
   const Doubles scale = power_of_two(-unit);
   Doubles sum = zero + truncated(c * scale);
@@ -82,9 +83,12 @@ struct ColumnTerms {
   std::size_t a_stride, b_stride;
   int least_exponent;
 
-  __device__ OneLane<std::int32_t> exponent(std::size_t d) const {
-    return counted_exponents(a + d * a_stride, least_exponent) +
-           counted_exponents(b + d * b_stride, least_exponent);
+  __device__ OneLane<std::int32_t> largest_exponent(std::size_t count) const {
+    OneLane<std::int32_t> largest{2 * exponent_of_zero};
+    for (std::size_t d = 0; d < count; ++d)
+      largest = maximum(largest, counted_exponents(a + d * a_stride, least_exponent) +
+                                     counted_exponents(b + d * b_stride, least_exponent));
+    return largest;
   }
   __device__ OneLane<double> product(std::size_t d) const {
     return {static_cast<double>(a[d * a_stride]) * static_cast<double>(b[d * b_stride])};
@@ -114,12 +118,14 @@ KDA_CHECK_TEAM_APART void tensor_core_product(const TensorCore& core, std::size_
 /// Sixteen numbers, and the exponents they count with.
 struct CountedNumbers {
   float value[16];
-  std::int32_t exponent[16];
+  std::int16_t exponent[16];
   bool are_short;  ///< finite, of at most twelve bits: their products are exact in fp32
 
   KDA_CHECK_INLINE void count(const TensorCore& core, const float* operand) {
     __builtin_memcpy(value, operand, sizeof value);
-    counted_exponents(operand, core.least_exponent).store(exponent);
+    std::int32_t wide[16];
+    counted_exponents(operand, core.least_exponent).store(wide);
+    for (int i = 0; i < 16; ++i) exponent[i] = static_cast<std::int16_t>(wide[i]);
     are_short = has_twelve_bits(Sixteen<float>::load(operand));
   }
   KDA_CHECK_INLINE void take(const TensorCore& core, const float* x) {
@@ -130,65 +136,87 @@ struct CountedNumbers {
   }
 };
 
-KDA_CHECK_INLINE bool are_short(const CountedNumbers& row, const CountedNumbers* columns, std::size_t count) {
-  bool all = row.are_short;
-  for (std::size_t d = 0; d < count; ++d) all = all && columns[d].are_short;
-  return all;
-}
+/// A group of sixteen columns.
+struct CountedColumns {
+  CountedNumbers number[16];
+  std::int32_t exponents[8][16];  ///< of two rows each, the first in the lower half
+  bool are_short;
+
+  /// Behind the last number.
+  KDA_CHECK_INLINE void pair_up(std::size_t count) {
+    are_short = true;
+    for (std::size_t d = 0; d < count; ++d) are_short = are_short && number[d].are_short;
+    for (std::size_t d = count; d % 2 != 0; ++d)
+      for (std::int16_t& exponent : number[d].exponent) exponent = exponent_of_zero;
+    for (std::size_t d = 0; d < count; d += 2)
+      for (int i = 0; i < 16; ++i)
+        exponents[d / 2][i] = (number[d].exponent[i] & 0xffff) + number[d + 1].exponent[i] * 0x10000;
+  }
+};
 
 /// bf16 numbers that an operand is split into, each the nearest to what those before it leave.
 inline constexpr int parts_of_operand = 3;
 
-/// Part p goes to parts[p * stride].
-KDA_CHECK_INLINE void take_parts(const TensorCore& core, const float* x, CountedNumbers* parts,
-                                 std::size_t stride) {
+/// Part p goes to part_of(p).
+template <class Part>
+KDA_CHECK_INLINE void take_parts(const TensorCore& core, const float* x, Part part_of) {
   float rest[16], part[16];
   for (int i = 0; i < 16; ++i) rest[i] = rounded(core.of_operands, x[i]);
   for (int p = 0; p < parts_of_operand; ++p) {
     for (int i = 0; i < 16; ++i) part[i] = numeric::through_bf16(rest[i]), rest[i] = rest[i] - part[i];
-    parts[p * stride].count(core, part);
+    part_of(p).count(core, part);
   }
 }
 
 /// One group of a row against sixteen columns.
 struct PackTerms {
-  const CountedNumbers* row;      ///< across the group
-  const CountedNumbers* columns;  ///< [group]
+  const CountedNumbers* row;  ///< across the group
+  const CountedColumns* columns;
 
-  KDA_CHECK_INLINE Sixteen<std::int32_t> exponent(std::size_t d) const {
-    return Sixteen<std::int32_t>::load(columns[d].exponent) + row->exponent[d];
+  KDA_CHECK_INLINE Sixteen<std::int32_t> largest_exponent(std::size_t count) const {
+    Sixteen<std::int32_t> pairs = exponents(0);
+    for (std::size_t d = 2; d < count; d += 2) pairs = maximum_of_halves(pairs, exponents(d));
+    return maximum(lower_halves(pairs), pairs >> 16);
   }
   KDA_CHECK_INLINE Sixteen<double> product(std::size_t d) const {
-    return load_widened<Sixteen<double> >(columns[d].value) * static_cast<double>(row->value[d]);
+    return load_widened<Sixteen<double> >(columns->number[d].value) * static_cast<double>(row->value[d]);
+  }
+
+ private:
+  /// Of d and d + 1.
+  KDA_CHECK_INLINE Sixteen<std::int32_t> exponents(std::size_t d) const {
+    std::int32_t of_row;
+    __builtin_memcpy(&of_row, row->exponent + d, sizeof of_row);
+    return sum_of_halves(Sixteen<std::int32_t>::load(columns->exponents[d / 2]),
+                         Sixteen<std::int32_t>::broadcast(of_row));
   }
 };
 
 /// group_sum(core, count, terms, sum) to where it started from. Of short operands products are exact in fp32,
 /// and what is kept of them integers of 27 bits.
 KDA_CHECK_INLINE void add_group(const TensorCore& core, std::size_t count, const PackTerms& terms,
-                                bool are_short, float* sum) {
+                                float* sum) {
   using Floats = Sixteen<float>;
   using Integers = Sixteen<std::int32_t>;
   // Between these neither what a term is scaled by nor a sum leaves fp32's range, and no product is below it
   // that counts; where all terms are zero nothing does.
   constexpr std::int32_t least = -90, most = 90, of_zeros = -300;
-  if (are_short && core.accumulator == Accumulator::fp32 && core.bits <= 25) {
-    Integers largest = counted_exponents(sum, -126);
-    for (std::size_t d = 0; d < count; ++d) largest = maximum(largest, terms.exponent(d));
+  if (terms.row->are_short && terms.columns->are_short && core.accumulator == Accumulator::fp32 &&
+      core.bits <= 25) {
+    const Integers largest = maximum(counted_exponents(sum, -126), terms.largest_exponent(count));
     if (are_within(largest, least, most, of_zeros)) {
       const Integers unit = maximum(largest, Integers::broadcast(least)) - core.bits;
       const Floats scale = float_power_of_two(Integers::zero() - unit);
       // Eight terms have 30 bits.
       Integers low = truncated(Floats::load(sum) * scale), high = Integers::zero();
       const auto term = [&](std::size_t d) __attribute__((always_inline)) {
-        return truncated(Floats::load(terms.columns[d].value) * terms.row->value[d] * scale);
+        return truncated(Floats::load(terms.columns->number[d].value) * terms.row->value[d] * scale);
       };
       for (std::size_t d = 0; d < count; d += 2) {
         low = low + term(d);
         if (d + 1 < count) high = high + term(d + 1);
       }
-      store_rounded(cut_to_fp32((widened(low) + widened(high)) * power_of_two(unit)), sum);
-      return;
+      if (fits(low, high)) return (cut_to_fp32(low + high) * float_power_of_two(unit)).store(sum);
     }
   }
   store_rounded(group_sum(core, count, terms, sum), sum);
@@ -199,9 +227,10 @@ KDA_CHECK_INLINE void add_group(const TensorCore& core, std::size_t count, const
 template <class T>
 void split_product(const TensorCore& core, std::size_t rows, std::size_t columns, std::size_t depth,
                    Factor<T> a, const T* b, std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
-  constexpr std::size_t most_rows = 64, most_together = 16;
+  constexpr std::size_t most_rows = 64;
   constexpr struct { int of_a, of_b; } lesser[] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}};
-  CountedNumbers of_row[parts_of_operand], of_columns[parts_of_operand][most_together];
+  CountedNumbers of_row[parts_of_operand];
+  CountedColumns of_columns[parts_of_operand];
   for (std::size_t top = 0; top < rows; top += most_rows) {
     const std::size_t height = rows - top < most_rows ? rows - top : most_rows;
     for (std::size_t column = 0; column < columns; column += 16) {
@@ -212,15 +241,16 @@ void split_product(const TensorCore& core, std::size_t rows, std::size_t columns
       for (std::size_t from = 0; from < depth; from += core.together) {
         const std::size_t count = depth - from < core.together ? depth - from : core.together;
         for (std::size_t d = 0; d < count; ++d)
-          take_parts(core, b + (from + d) * b_stride + column, &of_columns[0][d], most_together);
+          take_parts(core, b + (from + d) * b_stride + column,
+                     [&](int p) -> CountedNumbers& { return of_columns[p].number[d]; });
+        for (CountedColumns& part : of_columns) part.pair_up(count);
         for (std::size_t row = 0; row < height; ++row) {
           T line[16] = {};
           for (std::size_t d = 0; d < count; ++d)
             line[d] = a.data[(top + row) * a.row_stride + (from + d) * a.depth_stride];
-          take_parts(core, line, of_row, 1);
+          take_parts(core, line, [&](int p) -> CountedNumbers& { return of_row[p]; });
           const auto add = [&](int of_a, int of_b, T* sum) {
-            const PackTerms terms{of_row + of_a, of_columns[of_b]};
-            add_group(core, count, terms, are_short(*terms.row, terms.columns, count), sum);
+            add_group(core, count, {of_row + of_a, of_columns + of_b}, sum);
           };
           for (const auto& product : lesser) add(product.of_a, product.of_b, low[row]);
           add(0, 0, high[row]);
@@ -240,8 +270,9 @@ KDA_CHECK_TEAM_APART void tensor_core_product(const TensorCore& core, std::size_
                                               std::size_t depth, Factor<T> a, const T* b,
                                               std::size_t b_stride, T* c, std::size_t c_stride, Start start) {
   if (core.splits) return split_product(core, rows, columns, depth, a, b, b_stride, c, c_stride, start);
-  constexpr std::size_t most_rows = 64, most_together = 16;
-  CountedNumbers of_row[most_rows], of_columns[most_together];
+  constexpr std::size_t most_rows = 64;
+  CountedNumbers of_row[most_rows];
+  CountedColumns of_columns;
   if (start == Start::zero)
     for (std::size_t row = 0; row < rows; ++row)
       for (std::size_t column = 0; column < columns; ++column) c[row * c_stride + column] = 0;
@@ -256,12 +287,11 @@ KDA_CHECK_TEAM_APART void tensor_core_product(const TensorCore& core, std::size_
         of_row[row].take(core, line);
       }
       for (std::size_t column = 0; column < columns; column += 16) {
-        for (std::size_t d = 0; d < count; ++d) of_columns[d].take(core, b + (from + d) * b_stride + column);
-        const bool short_columns = are_short(of_columns[0], of_columns, count);
-        for (std::size_t row = 0; row < height; ++row) {
-          T* const target = c + (top + row) * c_stride + column;
-          add_group(core, count, {of_row + row, of_columns}, short_columns && of_row[row].are_short, target);
-        }
+        for (std::size_t d = 0; d < count; ++d)
+          of_columns.number[d].take(core, b + (from + d) * b_stride + column);
+        of_columns.pair_up(count);
+        for (std::size_t row = 0; row < height; ++row)
+          add_group(core, count, {of_row + row, &of_columns}, c + (top + row) * c_stride + column);
       }
     }
   }
