@@ -233,7 +233,8 @@ void try_law(Context& context, const plan::Case& item, report::CaseResult& resul
   const bool is_drawn = has_drawn_states(context.problem(), reference);
   if ((reference.tensor("state_scale") != nullptr || is_drawn) &&
       (law.name != "repeat" || context.plan().answers[*item.answer].is_computed())) {
-    result.reason = is_drawn ? "states are rounded by lot between calls" : "states are codes between calls";
+    result.reason =
+        is_drawn ? "states are rounded stochastically between calls" : "states are codes between calls";
     return;
   }
   context.progress(fmt::format("{} {}: {}", reference.name, numeric::name_of(reference.dtype), law.name));

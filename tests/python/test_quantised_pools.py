@@ -189,8 +189,8 @@ ROUNDED = {  # what is said where codes are rounded by lot in another way than t
     "towards zero": (lambda x, dtype, _: (np.trunc(x).astype(dtype), x), "codes are rounded towards zero, by 0."),
     "down": (lambda x, dtype, _: (np.floor(x).astype(dtype), x), "codes are rounded down, by 0."),
     "one draw": (lambda x, dtype, _: by_lot(x, dtype, 0.9), "codes are rounded up, by 0."),
-    "to nearest": (coded, "codes are rounded to nearest more often than by lot"),
-    "a coin": (lambda x, dtype, _: (outwards(x, lots(x) < 0.5).astype(dtype), x), "codes are rounded to nearest less often than by lot"),
+    "to nearest": (coded, "codes are rounded to nearest more often than stochastic rounding does"),
+    "a coin": (lambda x, dtype, _: (outwards(x, lots(x) < 0.5).astype(dtype), x), "codes are rounded to nearest less often than stochastic rounding does"),
     "too far": (lambda x, dtype, _: (np.clip(np.rint(x) + 2 * (lots(x) < 0.01), -99, 99).astype(dtype), x),
                 "codes are not the neighbours of what is rounded"),
 }  # fmt: skip

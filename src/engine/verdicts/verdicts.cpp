@@ -327,9 +327,9 @@ class Round {
   /// Where states are to be rounded by lot: whether they are.
   void add_draws(Measured& item, const Answered& got) const {
     const auto& call = context_.problem().pool;
-    const Tensor* const after = got.tensor("state_pool");
+    const tensor::Tensor* const after = got.tensor("state_pool");
     if (!call || !call->table.is_drawn() || after == nullptr) return;
-    const Tensor& right = *got.tensor("state_in_fp64");
+    const tensor::Tensor& right = *got.tensor("state_in_fp64");
     double squares = 0;
     for (std::size_t i = 0; i < right.size(); ++i) squares += right.value(i) * right.value(i);
     const judge::Limit* const limit = judge::find_limit(item.limits, "rms_ratio");
@@ -407,10 +407,12 @@ class Round {
     });
   }
 
-  /// What is known gives all of it, and it errs nowhere more than others that compute so: it has no fault.
+  /// What is known gives all of it, and it errs nowhere more than others that compute so: it has no fault. Of
+  /// what a call leaves in its pool that says nothing.
   bool fails_by_its_algorithm(std::size_t pairing) const {
     const Computation* const computation = pairings_[pairing].computation;
-    return computation != nullptr && computation->is_whole && computation->unlicensed.empty() &&
+    return !context_.problem().pool && computation != nullptr && computation->is_whole &&
+           computation->unlicensed.empty() &&
            std::ranges::none_of(findings_.cases[cases_[pairing]].tensors,
                                 [](const auto& tensor) { return tensor.twins && tensor.twins->ratio > 1; });
   }

@@ -37,7 +37,8 @@ constexpr FaultWords fault_words[] = {
     {last_tile, "last_tile", "{} is summed over the last tile of columns alone"},
     {decay_of_first_tile, "decay_of_first_tile", "in {} the second tile of channels decays as the first"},
     {decay_of_first_channel, "decay_of_first_channel", "in {} all channels decay as the first"},
-    {gate_less, "gate_less", "{} decays by one gate less: to the row before, or from the row behind"},
+    {gate_less, "gate_less",
+     "{} lacks the gate of one row: its decay ends a row early, or begins a row late"},
 };
 
 /// Of a term what kernels get wrong: first what selftest and power try, then the same in other ways; and of

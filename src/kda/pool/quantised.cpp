@@ -103,15 +103,17 @@ class Draws {
   std::string fault() const {
     const double most = most_of(variance_) + off_, most_near = most_of(variance_near_) + off_ / 2;
     const auto said = [&](const char* how, double sum) {
-      return fmt::format("rounded {}, by {:.3g} of a step on average of {}; by lot at most {:.2g}", how,
-                         std::fabs(sum) / static_cast<double>(count_), count_,
-                         most / static_cast<double>(count_));
+      return fmt::format(
+          "rounded {}, by {:.3g} of a step on average of {}; stochastic rounding: at most {:.2g}", how,
+          std::fabs(sum) / static_cast<double>(count_), count_, most / static_cast<double>(count_));
     };
     if (std::fabs(outwards_) > most)
       return said(outwards_ < 0 ? "towards zero" : "away from zero", outwards_);
     if (std::fabs(up_) > most) return said(up_ < 0 ? "down" : "up", up_);
-    if (nearer_ > most_near) return fmt::format("rounded to nearest more often than by lot, of {}", count_);
-    if (nearer_ < -most_near) return fmt::format("rounded to nearest less often than by lot, of {}", count_);
+    if (nearer_ > most_near)
+      return fmt::format("rounded to nearest more often than stochastic rounding does, of {}", count_);
+    if (nearer_ < -most_near)
+      return fmt::format("rounded to nearest less often than stochastic rounding does, of {}", count_);
     return {};
   }
 

@@ -210,8 +210,8 @@ std::vector<Recipe> serving_recipes() {
             {"largest", "a scale is the largest magnitude of its block over this; 0: over the largest code",
              0, 0, 32767, true},
             {"fixed", "1: scales are fixed", 0, 0, 1, true},
-            {"draws", "1: codes, or states in 16 bits, are rounded by lot; 2: by a seed that is told", 0, 0,
-             2, true},
+            {"draws", "1: codes, or states in 16 bits, are rounded stochastically; 2: by a seed that is told",
+             0, 0, 2, true},
             {"step", "which call of the server", 1, 0, 0x1p53, true}},
            serve}};
 }
