@@ -163,7 +163,8 @@ hypotheses::Naming named(const kda::Problem& problem, const Answered& got, const
   if (got.pass == kda::Pass::backward) {
     std::vector<hypotheses::FailedGradient> gradients;
     for (const TensorResult& tensor : failed.tensors)
-      gradients.push_back({tensor.name, got.tensor(tensor.name), rms_limit(tensor)});
+      gradients.push_back({tensor.name, got.tensor(tensor.name), rms_limit(tensor),
+                           tensor.verdict == judge::Verdict::fail && tensor.decided_by == "scaled_ulp"});
     // Sums over tokens, which have no place in a sequence, are the last.
     const auto first = std::ranges::find(failed.tensors, judge::Verdict::fail, &TensorResult::verdict);
     const hypotheses::FailurePlace place =

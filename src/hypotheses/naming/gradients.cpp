@@ -132,7 +132,7 @@ Part part_of(const Problem& whole, const std::vector<FailedGradient>& output, co
     for (const FailedGradient& one : output) {
       if (is_sum(one.name) ? !is_whole : one.name == "dinitial_state" && begin > 0) continue;
       part.tensors.push_back(part.of(one, whole.dimensions().decays()));
-      part.output.push_back({one.name, &part.tensors.back(), one.limit});
+      part.output.push_back({one.name, &part.tensors.back(), one.limit, one.by_elements});
     }
   };
   const std::size_t length = part.end, chunks = (length + chunk_size - 1) / chunk_size;
@@ -245,15 +245,40 @@ std::vector<Candidate> by_bounds(const Problem& problem, const std::vector<Unit>
   return list;
 }
 
+/// Where single elements fail each counts in relation to the truth, however small it is.
+void weigh_elements(const std::vector<FailedGradient>& output, std::vector<Unit>& units,
+                    UnitValues& weights) {
+  constexpr double share_left = 1.0 / 32;  // of what they err by
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    Unit& unit = units[i];
+    weights.emplace_back(unit.right.size(), 1.0);
+    if (!output[i].by_elements) continue;
+    Distance distance;
+    for (std::size_t j = 0; j < unit.right.size(); ++j) {
+      const double weight = unit.right[j] != 0 ? 1 / std::fabs(unit.right[j]) : 0;
+      weights[i][j] = weight, unit.got[j] *= weight, unit.right[j] *= weight;
+      distance.add(unit.got[j], unit.right[j]);
+    }
+    const double size = distance.expected.root();
+    unit.weight = size > 0 ? 1 / size : 0;
+    unit.limit = share_left * distance.ratio();
+  }
+}
+
 /// `only`: those of the faults that are tried; `is_read`: of misread inputs.
 template <class Only, class IsRead>
 Naming named(const Problem& problem, const std::vector<FailedGradient>& output, std::size_t chunk_size,
              int threads, std::size_t first_chunk, const Only& only, const IsRead& is_read) {
   const BackwardReference reference(problem, chunk_size);
+  UnitValues weights;  // of elements, where they differ
   const auto with = [&](const GradientReading& reading) {
-    return values_of(output, reference.gradients(reading, numeric::DType::fp64));
+    UnitValues list = values_of(output, reference.gradients(reading, numeric::DType::fp64));
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      for (std::size_t j = 0; j < weights[i].size(); ++j) list[i][j] *= weights[i][j];
+    return list;
   };
-  const std::vector<Unit> units = units_of(output, with({}));
+  std::vector<Unit> units = units_of(output, with({}));
+  if (std::ranges::all_of(units, is_right)) weigh_elements(output, units, weights);
   const auto candidates = [&](std::optional<std::size_t> only_chunk) {
     std::vector<Candidate> list;
     for (const GradientFault& fault : gradient_faults()) {

@@ -64,7 +64,8 @@ Naming name_pool_fault(const kda::Problem& problem, const PoolOutput& output);
 struct FailedGradient {
   std::string name;
   const tensor::Tensor* got;
-  double limit;  ///< of rms_ratio, above 0
+  double limit;              ///< of rms_ratio, above 0
+  bool by_elements = false;  ///< it is within that, and single elements are not
 };
 /// The same of gradients, by the faults of reference_backward.hpp, one at a time; nothing where it cannot
 /// differentiate the problem, or the sequence is too long. `output`: all that are there.

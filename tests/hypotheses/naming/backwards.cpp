@@ -121,6 +121,22 @@ TEST_CASE("every fault of gradients is named beside the errors of a kernel", "[h
   }
 }
 
+TEST_CASE("a fault of few small gradients is named where these fail", "[hypotheses][naming]") {
+  constexpr std::size_t chunk_size = 64;
+  kda::Problem problem = std::move(problems_with_loss()[1]);
+  for (std::size_t i = 0; i < problem.g.size(); i += 40) problem.g.set(i, 30);  // s rounds to 1
+  for (std::size_t h = 0; h < problem.A_log->size(); ++h) problem.A_log->set(h, 0);
+  const auto fault =
+      std::ranges::find(hypotheses::gradient_faults(), "sigmoid_lost", &hypotheses::GradientFault::name);
+  const kda::GradientTensors got = wrong_gradients(problem, fault->reading(), chunk_size);
+  std::vector<hypotheses::FailedGradient> output = failed(got);
+  CHECK(names(hypotheses::name_gradient_fault(problem, output, {}, chunk_size, 2)).empty());
+  std::ranges::find(output, "dg", &hypotheses::FailedGradient::name)->by_elements = true;
+  const hypotheses::Naming naming = hypotheses::name_gradient_fault(problem, output, {}, chunk_size, 2);
+  INFO((naming.nearest ? "nearest " + naming.nearest->fault : std::string("nothing near")));
+  CHECK_THAT(names(naming), ContainsSubstring("sigmoid_lost"));
+}
+
 TEST_CASE("a backward pass that reads an input otherwise, or is wrong by a factor, is named",
           "[hypotheses][naming]") {
   constexpr std::size_t chunk_size = 64;
